@@ -1,0 +1,1 @@
+"""Backends: what computes. Each implements `Backend` and `Ops`; none knows a model."""

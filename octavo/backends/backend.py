@@ -1,0 +1,48 @@
+"""`Backend`: what computes. It owns the device's memory, and is asked for things in numpy arrays or in its
+own handles.
+
+No backend knows a model, no model knows a backend: they meet in the `Ops` vocabulary. A handle (hidden
+states, logits) belongs to the backend that gave it out and is valid until its next `forward`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from octavo.models.model import Model
+from octavo.types.batch import Batch
+from octavo.types.kv import KVCacheConfig
+from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
+
+
+class Backend(Protocol):
+    """Places weights and the KV cache in memory, and runs steps over them."""
+
+    kv_element_bytes: int  # bytes of one K or V number in this backend's cache
+
+    def load_model(self, model: Model) -> None:
+        """Take the model's weights into the form this backend computes with. Once, before anything else."""
+
+    def allocate_kv_cache(self, config: KVCacheConfig) -> None:
+        """Reserve `config.total_bytes`. Raises CapacityError when they are not to be had."""
+
+    def forward(self, batch: Batch) -> Any:
+        """Run the model over the batch's tokens, writing their K and V into the cache. Returns hidden states
+        [T, hidden].
+        """
+
+    def compute_logits(self, hidden: Any, indices: np.ndarray) -> Any:
+        """Logits [L, vocab] of the tokens `indices` [L] int64 of a `forward`."""
+
+    def sample(self, logits: Any, metadata: SamplingMetadata) -> SamplerOutput:
+        """Sample one token from each row of `logits`. The logits are used up."""
+
+    def gather_logprobs(self, logits: Any, token_ids: np.ndarray, num_logprobs: int) -> list[TokenLogprobs]:
+        """Raw log-probabilities of `token_ids` [L] int64, one for each row of `logits`, and of the
+        `num_logprobs` most likely tokens.
+        """
+
+    def zero_blocks(self, block_ids: np.ndarray) -> None:
+        """Set K and V of `block_ids` [k] int32 to zero in every layer."""

@@ -1,0 +1,3 @@
+"""The reference backend: numpy, float32, eager. Slow and plainly right, it is what every other backend is
+compared with.
+"""

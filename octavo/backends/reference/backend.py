@@ -1,0 +1,78 @@
+"""`ReferenceBackend`: the numpy implementation of `Backend`. Its handles are float32 arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.backends.reference.attention import KVCache
+from octavo.backends.reference.ops import ReferenceOps
+from octavo.backends.reference.parameters import Parameters
+from octavo.errors import CapacityError
+from octavo.models.model import Model
+from octavo.sampling.logprobs import gather_logprobs
+from octavo.sampling.sampler import Sampler
+from octavo.types.batch import Batch
+from octavo.types.kv import KVCacheConfig
+from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
+
+
+class ReferenceBackend:
+    """Implements `Backend`. `load_model` and `allocate_kv_cache` come before all else.
+
+    For the same request it gives the same bits: whatever runs beside it, in whatever chunks, on blocks of
+    whatever size.
+    """
+
+    kv_element_bytes = 4
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def load_model(self, model: Model) -> None:
+        """Dequantize the model's weights. Raises CapacityError when there is no room for them as float32."""
+        self._model = model
+        try:
+            self._parameters = Parameters(model.weights)
+        except MemoryError as error:
+            num_bytes = 4 * sum(int(np.prod(weight.shape)) for weight in model.weights)
+            raise CapacityError(
+                f"the weights of {model.spec.name} take {num_bytes} bytes as float32, in which the reference "
+                "backend computes, and memory ran out; take a smaller model"
+            ) from error
+
+    def allocate_kv_cache(self, config: KVCacheConfig) -> None:
+        """Reserve zeroed K and V for all blocks of all layers. Raises CapacityError when there is no room."""
+        try:
+            self._cache = KVCache(config)
+        except MemoryError as error:
+            raise CapacityError(
+                f"a KV cache of {config.num_blocks} blocks takes {config.total_bytes} bytes, and memory ran "
+                "out; lower kv_cache_memory"
+            ) from error
+
+    def forward(self, batch: Batch) -> np.ndarray:
+        """Run the model over the batch. Returns hidden states [T, hidden] float32."""
+        ops = ReferenceOps(self._parameters, self._cache, batch.attention)
+        return self._model.forward(ops, batch.token_ids, batch.positions)
+
+    def compute_logits(self, hidden: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        """Logits [L, vocab] float32 of the tokens `indices` [L]."""
+        ops = ReferenceOps(self._parameters, self._cache, metadata=())
+        return self._model.compute_logits(ops, hidden[indices])
+
+    def sample(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
+        """Sample one token from each row of `logits`, which are overwritten."""
+        return self._sampler.forward(logits, metadata)
+
+    def gather_logprobs(
+        self, logits: np.ndarray, token_ids: np.ndarray, num_logprobs: int
+    ) -> list[TokenLogprobs]:
+        """Raw log-probabilities of one token for each row of `logits`, and of the most likely tokens."""
+        return [
+            gather_logprobs(row, int(token_id), num_logprobs, normalize=True)
+            for row, token_id in zip(logits, token_ids, strict=True)
+        ]
+
+    def zero_blocks(self, block_ids: np.ndarray) -> None:
+        """Set K and V of `block_ids` to zero in every layer."""
+        self._cache.zero(block_ids)

@@ -1,0 +1,81 @@
+"""`ReferenceOps`: the `Ops` vocabulary in numpy, computed at once, in float32.
+
+Every operation treats each token by itself, and sums in an order that depends on nothing but the token's own
+context.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.backends.reference.attention import KVCache, paged_attention
+from octavo.backends.reference.parameters import Parameters
+from octavo.ops import AttentionLayer, Linear, Rope
+from octavo.types.batch import CommonAttentionMetadata
+from octavo.weights.weight import Weight
+
+
+class ReferenceOps:
+    """Operations on float32 arrays for one step: `metadata`, one for each KV cache group, says how its tokens
+    lie in `cache`.
+
+    Implements `Ops`, where each operation is defined.
+    """
+
+    def __init__(
+        self, parameters: Parameters, cache: KVCache, metadata: tuple[CommonAttentionMetadata, ...]
+    ) -> None:
+        self._parameters = parameters
+        self._cache = cache
+        self._metadata = metadata
+
+    def embedding(self, token_ids: np.ndarray, table: Weight) -> np.ndarray:
+        """Rows of the table."""
+        return self._parameters.matrices[table].values[token_ids]
+
+    def rms_norm(self, x: np.ndarray, weight: Weight, eps: float) -> np.ndarray:
+        """The mean is a sum along contiguous memory, whose order depends on its length only."""
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(mean_square + np.float32(eps)) * self._parameters.vectors[weight]
+
+    def linear(self, x: np.ndarray, layer: Linear, residual: np.ndarray | None = None) -> np.ndarray:
+        """One product for each weight, then bias, then residual."""
+        y = np.concatenate(
+            [self._parameters.matrices[weight].multiply(x) for weight in layer.weights], axis=-1
+        )
+        if layer.biases:
+            y += np.concatenate([self._parameters.vectors[bias] for bias in layer.biases])
+        if residual is not None:
+            y += residual
+        return y
+
+    def split_heads(self, x: np.ndarray, num_heads: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """Views of x."""
+        heads = x.reshape(len(x), sum(num_heads), x.shape[1] // sum(num_heads))
+        return tuple(np.split(heads, np.cumsum(num_heads[:-1]), axis=1))
+
+    def rope(self, x: np.ndarray, positions: np.ndarray, rope: Rope) -> np.ndarray:
+        """Angles are products of float32, as in the code that models are trained with."""
+        angles = positions.astype(np.float32)[:, None, None] * rope.inverse_frequencies
+        cos, sin = np.cos(angles) * np.float32(rope.magnitude), np.sin(angles) * np.float32(rope.magnitude)
+        size, half = rope.rotary_size, rope.rotary_size // 2
+        firsts, seconds = slice(0, half), slice(half, size)
+        if rope.style == "interleaved":
+            firsts, seconds = slice(0, size, 2), slice(1, size, 2)
+        a, b = x[..., firsts], x[..., seconds]
+        y = x.copy()
+        y[..., firsts] = a * cos - b * sin
+        y[..., seconds] = b * cos + a * sin
+        return y
+
+    def attention(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, layer: AttentionLayer) -> np.ndarray:
+        """Write, then attend, one token at a time."""
+        metadata = self._metadata[self._cache.group_of(layer.index)]
+        self._cache.write(layer.index, k, v, metadata.slot_mapping)
+        return paged_attention(q, self._cache, layer, metadata).reshape(len(q), -1)
+
+    def silu_and_mul(self, x: np.ndarray) -> np.ndarray:
+        """The left half is the gate."""
+        gate, up = np.split(x, 2, axis=-1)
+        with np.errstate(over="ignore"):  # e^-z is infinite for a very negative z, and z / infinity is right
+            return gate / (1 + np.exp(-gate)) * up

@@ -1,0 +1,105 @@
+"""The composition root: from a configuration to an engine whose parts know one another only by their
+protocols.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from octavo.backends.backend import Backend
+from octavo.config import EngineConfig
+from octavo.engine.core import EngineCore
+from octavo.engine.executor import InprocExecutor
+from octavo.engine.features import FEATURES, Parts
+from octavo.errors import ConfigError
+from octavo.kv_cache.kv_cache_manager import KVCacheManager
+from octavo.kv_cache.layout import group_layers, max_num_tokens, plan_kv_cache
+from octavo.models.load import open_model
+from octavo.models.spec import ModelSpec
+from octavo.ops import AttentionLayer
+from octavo.scheduler.scheduler import Scheduler
+from octavo.types.kv import FullAttentionSpec, KVCacheConfig
+from octavo.types.outputs import EngineInfo
+from octavo.worker.input_batch import InputBatch
+from octavo.worker.memory import kv_cache_bytes
+from octavo.worker.model_runner import ModelRunner
+
+
+def build_engine(
+    config: EngineConfig, model_path: Path, num_token_ids: int | None
+) -> tuple[EngineCore, EngineInfo]:
+    """An engine for the model at `model_path`, ready to step, and what its front end must know.
+
+    `num_token_ids` is how many ids the tokenizer knows; None = as many as the model. Raises ConfigError,
+    CapacityError, WeightError or UnsupportedError, each saying what to change.
+    """
+    model = open_model(model_path)
+    vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
+    backend = _make_backend(config, vocab_size)
+    backend.load_model(model)
+    kv_config, max_model_len = _plan_memory(
+        config, model.spec, model.attention_layers, backend.kv_element_bytes
+    )
+    backend.allocate_kv_cache(kv_config)
+
+    parts = Parts(config, backend, vocab_size)
+    features = [make() for make in FEATURES.values()]
+    extensions = [feature.make_extension(parts) for feature in features if feature.make_extension]
+    constraints = [feature.make_constraint(parts) for feature in features if feature.make_constraint]
+
+    input_batch = InputBatch(config.scheduler.max_num_seqs, max_model_len, vocab_size, kv_config)
+    executor = InprocExecutor(ModelRunner(backend, input_batch, extensions))
+    kv_cache = KVCacheManager(kv_config, config.cache.enable_prefix_caching)
+    scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints)
+    info = EngineInfo(
+        model_name=model.spec.name,
+        vocab_size=vocab_size,
+        max_model_len=scheduler.max_model_len,
+        num_kv_cache_tokens=kv_cache.max_num_tokens,
+        max_logprobs=config.model.max_logprobs,
+        scheduling_policy=config.scheduler.scheduling_policy,
+        features=frozenset(FEATURES),
+    )
+    return EngineCore(scheduler, executor), info
+
+
+def _make_backend(config: EngineConfig, num_token_ids: int) -> Backend:
+    from octavo.backends.reference.backend import ReferenceBackend
+    from octavo.sampling.sampler import Sampler
+
+    return ReferenceBackend(Sampler(num_token_ids, config.model.logprobs_mode))
+
+
+def _plan_memory(
+    config: EngineConfig, spec: ModelSpec, layers: tuple[AttentionLayer, ...], element_bytes: int
+) -> tuple[KVCacheConfig, int]:
+    """The KV cache and the longest sequence it is to serve."""
+    block_size = config.cache.block_size
+    specs = [
+        FullAttentionSpec(block_size, layer.num_kv_heads, layer.head_size, element_bytes) for layer in layers
+    ]
+    memory = kv_cache_bytes(config.cache)
+    groups = group_layers(specs)
+    num_blocks = config.cache.num_blocks_override or memory // sum(group.block_bytes for group in groups)
+    wanted = config.model.max_model_len
+    if wanted == "auto":
+        max_model_len = min(spec.max_position_embeddings, max_num_tokens(num_blocks, groups))
+    else:
+        assert not isinstance(wanted, str)
+        max_model_len = spec.max_position_embeddings if wanted is None else wanted
+    if max_model_len > spec.max_position_embeddings:
+        raise ConfigError(
+            f"max_model_len is {max_model_len}; {spec.name} was made for at most "
+            f"{spec.max_position_embeddings} tokens"
+        )
+    _check_chunking(config, max_model_len)
+    return plan_kv_cache(specs, memory, max_model_len, config.cache.num_blocks_override), max_model_len
+
+
+def _check_chunking(config: EngineConfig, max_model_len: int) -> None:
+    budget = config.scheduler.max_num_batched_tokens
+    if not config.scheduler.enable_chunked_prefill and budget < max_model_len:
+        raise ConfigError(
+            f"max_num_batched_tokens is {budget}; without chunked prefill it must be at least max_model_len, "
+            f"{max_model_len}, or a long prompt could never run"
+        )

@@ -1,0 +1,58 @@
+"""`EngineCore`: the step. Token ids in, token ids out; knows neither text, nor tensors, nor processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo.logs import get_logger
+from octavo.scheduler.request import RequestStatus
+from octavo.scheduler.scheduler import Scheduler
+from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs
+from octavo.types.protocols import Executor
+from octavo.types.requests import EngineCoreRequest
+
+logger = get_logger(__name__)
+
+
+class EngineCore:
+    """Owns the scheduler and the executor, and drives them in turn."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Queue a request. Raises RequestError for one that can never run."""
+        self.scheduler.add_request(request)
+
+    def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
+        """End requests now (None = all), whatever they are doing. Ids that are unknown or ended already are
+        ignored.
+        """
+        return self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether another step would do anything."""
+        return self.scheduler.has_unfinished_requests()
+
+    def step(self) -> EngineCoreOutputs:
+        """Schedule, run, sample, update: one step.
+
+        A step that fails ends its own requests with an error; the engine and everyone else go on.
+        """
+        output = self.scheduler.schedule()
+        try:
+            self.executor.execute_model(output)
+            result = self.executor.sample_tokens()
+        except Exception as error:  # the core's one boundary handler: anything may go wrong under a step
+            logger.exception("a step of %d requests failed", len(output.num_scheduled_tokens))
+            return self.scheduler.fail_step(output, f"{type(error).__name__}: {error}")
+        return self.scheduler.update_from_output(output, result)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. Returns False, changing nothing, while requests run."""
+        return self.scheduler.kv_cache.reset_prefix_cache()
+
+    def shutdown(self) -> None:
+        """Release what the workers hold."""
+        self.executor.shutdown()

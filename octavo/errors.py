@@ -1,0 +1,50 @@
+"""The exceptions Octavo raises on purpose.
+
+One family under `OctavoError`; each member also inherits the builtin a Python user would expect, so that an
+idiomatic `except ValueError` works. A message says what was given, what is allowed and what to do about it.
+"""
+
+
+class OctavoError(Exception):
+    """Base of every error that Octavo raises on purpose."""
+
+
+class ConfigError(OctavoError, ValueError):
+    """An engine setting, or a combination of settings, that cannot work. Raised before anything is loaded."""
+
+
+class RequestError(OctavoError, ValueError):
+    """A request that is wrong in itself (HTTP 400). `param` names the offending field, where there is one."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class UnsupportedError(OctavoError, NotImplementedError):
+    """Something well formed that this build, backend or model does not offer. The message names it and what
+    is offered.
+    """
+
+
+class WeightError(OctavoError, ValueError):
+    """A model file that is damaged, inconsistent or of an unknown kind. The message names the file and the
+    key or tensor.
+    """
+
+
+class ModelNotFoundError(OctavoError, FileNotFoundError):
+    """A model name or path that leads nowhere. The message lists what could be meant."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class CapacityError(OctavoError, MemoryError):
+    """Memory that was asked for is not there. The message names both numbers and the largest setting that
+    fits.
+    """
+
+
+class EngineDeadError(OctavoError, RuntimeError):
+    """The engine failed in a way it cannot recover from; a new one must be made."""

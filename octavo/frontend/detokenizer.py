@@ -1,0 +1,132 @@
+"""Output tokens to output text, as they arrive, and the stop strings that end it.
+
+The text is decoded from the bytes of the tokens by one incremental UTF-8 decoder, so it does not depend on
+how the tokens are divided over steps, and no token is ever decoded twice. Stop strings are searched in new
+text and as much before it as a stop string can reach back. Every step costs the same, however long the output
+has become.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from octavo.frontend.tokenizer import Tokenizer
+from octavo.types.params import SamplingParams
+
+
+class IncrementalDetokenizer:
+    """The text of one output. `tokenizer` None stands for a request that wants no text: its text stays empty.
+
+    Of `params` it obeys detokenize, skip_special_tokens, stop, include_stop_str_in_output and min_tokens (a
+    stop string counts only if a later token than these completes it). `prompt_token_ids` matter for one
+    thing: a space that SentencePiece puts at the start of a text is not dropped when text stands before it.
+
+    `num_output_tokens` counts the tokens taken in, up to and with the one that completed a stop string: what
+    a step brought beyond it is no part of the output.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        params: SamplingParams,
+        prompt_token_ids: Sequence[int] | None = None,
+    ) -> None:
+        self.num_output_tokens = 0
+        self._tokenizer = tokenizer if params.detokenize else None
+        self._params = params
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._drop_space = (
+            self._tokenizer is not None
+            and self._tokenizer.drops_first_space
+            and prompt_token_ids is not None
+            and all(map(self._is_skipped, prompt_token_ids))
+        )
+        # How far before new text a stop string may begin; that much text is not shown yet if it may have to
+        # go.
+        self._reach = max(map(len, params.stop), default=1) - 1
+        self._hold_back = 0 if params.include_stop_str_in_output else self._reach
+        self._tail = ""  # the last `_reach` characters
+        self._sent: list[str] = []
+        self._unsent: list[str] = []
+
+    @property
+    def output_text(self) -> str:
+        """All text so far, including what is held back."""
+        return "".join((*self._sent, *self._unsent))
+
+    def update(self, new_token_ids: Sequence[int], finish_on_stop_token: bool) -> str | None:
+        """Take in the tokens of a step; returns the stop string they complete, if any.
+
+        The text then ends before that string, or after it with include_stop_str_in_output; of several the one
+        that is complete first counts, of those the first in the list. With `finish_on_stop_token` the last of
+        the tokens is what ended the request (EOS or one of stop_token_ids), and is no text unless the stop is
+        to be included.
+        """
+        hidden = finish_on_stop_token and not self._params.include_stop_str_in_output
+        for position, token_id in enumerate(new_token_ids, start=1):
+            self.num_output_tokens += 1
+            if hidden and position == len(new_token_ids):
+                break
+            text = self._decode(token_id)
+            if text and (stop := self._append(text)) is not None:
+                return stop
+        return None
+
+    def get_next_output_text(self, finished: bool, delta: bool) -> str:
+        """The text to show now: what is new since the last call with `delta`, else all of it.
+
+        Until `finished` it leaves out what a stop string may still take away and the bytes of an unfinished
+        character; then everything comes out.
+        """
+        if finished:
+            self._unsent.append(self._decoder.decode(b"", final=True))
+        text = "".join(self._unsent)
+        shown = len(text) if finished else max(0, len(text) - self._hold_back)
+        self._unsent = [text[shown:]]
+        self._sent.append(text[:shown])
+        if delta:
+            return text[:shown]
+        self._sent = ["".join(self._sent)]
+        return self._sent[0]
+
+    def _is_skipped(self, token_id: int) -> bool:
+        return self._tokenizer is None or (
+            self._params.skip_special_tokens and self._tokenizer.is_special(token_id)
+        )
+
+    def _decode(self, token_id: int) -> str:
+        """The characters that `token_id` completes."""
+        if self._tokenizer is None or self._is_skipped(token_id):
+            return ""
+        text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        if text and self._drop_space:
+            self._drop_space = False
+            return text.removeprefix(" ")
+        return text
+
+    def _append(self, text: str) -> str | None:
+        """Add `text`, and cut what follows the stop string it completes, which is returned."""
+        window = self._tail + text
+        found = self._find_stop(window) if self.num_output_tokens > self._params.min_tokens else None
+        self._unsent.append(text)
+        if self._reach:
+            self._tail = window[-self._reach :]
+        if found is None:
+            return None
+        start, stop = found
+        end = start + len(stop) if self._params.include_stop_str_in_output else start
+        unsent = "".join(self._unsent)
+        self._unsent = [unsent[: len(unsent) - (len(window) - end)]]
+        self._decoder.reset()
+        return stop
+
+    def _find_stop(self, window: str) -> tuple[int, str] | None:
+        """(start in `window`, stop string) of the stop string that is complete first, in the part after
+        `_tail`."""
+        first: tuple[int, str] | None = None
+        for stop in self._params.stop:
+            start = window.find(stop, max(0, len(self._tail) - len(stop) + 1))
+            if start >= 0 and (first is None or start + len(stop) < first[0] + len(first[1])):
+                first = start, stop
+        return first

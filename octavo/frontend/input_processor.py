@@ -1,0 +1,157 @@
+"""`InputProcessor`: from what a user asks to what the core runs. Everything that can be wrong with a request
+is found here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.errors import RequestError, UnsupportedError
+from octavo.frontend.tokenizer import Tokenizer
+from octavo.types.outputs import EngineInfo
+from octavo.types.params import SamplingParams, required_features
+from octavo.types.requests import EngineCoreRequest
+
+# A text, the text's token ids, or either by name: {"prompt": …}, {"prompt_token_ids": …}.
+Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedInput:
+    """A request that has passed every check."""
+
+    prompt: str | None  # None when it came as token ids
+    prompt_token_ids: list[int]
+    params: SamplingParams  # complete: max_tokens and seed are numbers
+    priority: int
+    cache_salt: str | None
+    eos_token_ids: frozenset[int]
+
+    def for_answer(self, request_id: str, index: int, arrival_time: float) -> EngineCoreRequest:
+        """The request for one of the n answers."""
+        return EngineCoreRequest(
+            request_id=request_id,
+            prompt_token_ids=self.prompt_token_ids,
+            sampling_params=self.params.for_answer(index),
+            eos_token_ids=self.eos_token_ids,
+            arrival_time=arrival_time,
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+        )
+
+
+class InputProcessor:
+    """Tokenizes prompts, checks requests against the engine, and fills in what the user left open."""
+
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer) -> None:
+        self.info = info
+        self.tokenizer = tokenizer
+
+    def process_inputs(
+        self, prompt: Prompt, params: SamplingParams, *, priority: int = 0, cache_salt: str | None = None
+    ) -> ProcessedInput:
+        """Check a request and make it complete. Raises RequestError, or UnsupportedError, naming the
+        field.
+        """
+        self._check_params(params, priority, cache_salt)
+        text, token_ids = self._tokenize(prompt)
+        token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)
+        max_tokens = self._check_length(len(token_ids), params.max_tokens)
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        return ProcessedInput(
+            prompt=text,
+            prompt_token_ids=token_ids,
+            params=msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed),
+            priority=priority,
+            cache_salt=cache_salt,
+            eos_token_ids=frozenset(self.tokenizer.eos_token_ids),
+        )
+
+    def _check_params(self, params: SamplingParams, priority: int, cache_salt: str | None) -> None:
+        for field, feature in required_features(params).items():
+            if feature not in self.info.features:
+                raise UnsupportedError(
+                    f"{field} is {getattr(params, field)!r}, which needs the feature {feature!r}; this "
+                    f"engine has {', '.join(sorted(self.info.features)) or 'no optional features'}"
+                )
+        params.check_against(self.info.vocab_size, self.info.max_logprobs)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RequestError(f"priority is {priority!r}; it must be a whole number", "priority")
+        if priority and self.info.scheduling_policy != "priority":
+            raise RequestError(
+                f"priority is {priority}; under the {self.info.scheduling_policy} policy it must be 0 "
+                f"(start the engine with scheduling_policy='priority')",
+                "priority",
+            )
+        if cache_salt is not None and not (isinstance(cache_salt, str) and cache_salt):
+            raise RequestError(
+                f"cache_salt is {cache_salt!r}; it must be a text that is not empty", "cache_salt"
+            )
+
+    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """The prompt's text, if it has one, and its token ids."""
+        if isinstance(prompt, Mapping):
+            given = [key for key in ("prompt", "prompt_token_ids") if prompt.get(key) is not None]
+            if len(given) != 1 or set(prompt) - {"prompt", "prompt_token_ids"}:
+                raise RequestError(
+                    "a prompt given by name has exactly one of 'prompt' and 'prompt_token_ids', "
+                    f"not {sorted(prompt)}",
+                    "prompt",
+                )
+            prompt = prompt[given[0]]
+        if isinstance(prompt, str):
+            return prompt, self.tokenizer.encode(prompt)
+        if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+            return None, self._check_token_ids(prompt)
+        raise RequestError(
+            f"prompt is a {type(prompt).__name__}; it must be a text or a list of token ids", "prompt"
+        )
+
+    def _check_token_ids(self, token_ids: Sequence[Any]) -> list[int]:
+        size = self.info.vocab_size
+        for index, token_id in enumerate(token_ids):
+            if type(token_id) is not int or not 0 <= token_id < size:
+                raise RequestError(
+                    f"prompt_token_ids[{index}] is {token_id!r}, which is out of vocabulary; ids are whole "
+                    f"numbers from 0 to {size - 1}",
+                    "prompt",
+                )
+        return list(token_ids)
+
+    def _truncate(self, token_ids: list[int], keep: int | None) -> list[int]:
+        if keep is None:
+            return token_ids
+        limit = self.info.max_model_len - 1  # room for one new token
+        if keep > limit:
+            raise RequestError(
+                f"truncate_prompt_tokens is {keep}; it must be at most {limit}, or -1 for that limit",
+                "truncate_prompt_tokens",
+            )
+        return token_ids[-(limit if keep < 0 else keep) :]
+
+    def _check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
+        """The tokens that may be generated. Nothing is ever cut short silently."""
+        limit = self.info.max_model_len
+        if num_prompt_tokens == 0:
+            raise RequestError("the prompt is empty; it must have at least one token", "prompt")
+        if num_prompt_tokens >= limit:
+            raise RequestError(
+                f"the prompt has {num_prompt_tokens} tokens, and the context is {limit} tokens, of which at "
+                f"least one must be left for the answer; shorten the prompt, or set truncate_prompt_tokens",
+                "prompt",
+            )
+        if max_tokens is None:
+            return limit - num_prompt_tokens
+        if num_prompt_tokens + max_tokens > limit:
+            raise RequestError(
+                f"the prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}: together "
+                f"{num_prompt_tokens + max_tokens}, and the context is {limit} tokens; max_tokens can be at "
+                f"most {limit - num_prompt_tokens}",
+                "max_tokens",
+            )
+        return max_tokens

@@ -1,0 +1,217 @@
+"""`LLM`: a model in this process, for scripts and notebooks: prompts in, finished answers out."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import msgspec
+from tqdm import tqdm
+
+from octavo.config import DEFAULT_MODEL, EngineConfig
+from octavo.errors import RequestError
+from octavo.frontend.input_processor import ProcessedInput, Prompt
+from octavo.frontend.llm_engine import LLMEngine
+from octavo.frontend.tokenizer import Tokenizer
+from octavo.types.outputs import RequestOutput
+from octavo.types.params import RequestOutputKind, SamplingParams
+
+Message = Mapping[str, Any]
+Bar = Callable[..., Any]  # makes a progress bar, with tqdm's arguments
+
+
+class LLM:
+    """A model, loaded and ready.
+
+    >>> LLM("smollm2").generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8))
+    """
+
+    def __init__(self, model: str = DEFAULT_MODEL, **settings: Any) -> None:
+        """Load `model` (an alias, a path or a hub id); `settings` are those of `octavo.config`, by name.
+
+        Raises ConfigError, ModelNotFoundError, WeightError, UnsupportedError or CapacityError, each saying
+        what to change.
+        """
+        self.config = EngineConfig.from_settings(model=model, **settings)
+        self.engine = LLMEngine.from_config(self.config)
+        self._num_requests = 0
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What `generate` uses when it is given none."""
+        return SamplingParams()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | Bar = True,
+        priority: Sequence[int] | None = None,
+        cache_salt: str | None = None,
+    ) -> list[RequestOutput]:
+        """Generate for one prompt or many; the outputs are in the order of the prompts.
+
+        A prompt is a text, a list of token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`.
+        `sampling_params` and `priority` are for all prompts, or one for each. Everything is checked before
+        anything runs: RequestError for the first request that is wrong. Ctrl-C ends the generation after the
+        current step and leaves the engine usable.
+        """
+        prompts = _as_prompts(prompts)
+        params = _one_each(
+            "sampling_params", sampling_params or self.get_default_sampling_params(), len(prompts)
+        )
+        priorities = _one_each("priority", priority or 0, len(prompts))
+        requests = [
+            self.engine.input_processor.process_inputs(
+                prompt, _final_only(own), priority=urgency, cache_salt=cache_salt
+            )
+            for prompt, own, urgency in zip(prompts, params, priorities, strict=True)
+        ]
+        return self._run(requests, use_tqdm)
+
+    def chat(  # noqa: PLR0913 - the arguments users know from vLLM's LLM.chat
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | Bar = True,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many; a message is `{"role": …, "content": …}`.
+
+        Control tokens inside a message's content are plain text: nobody can forge a turn. Raises RequestError
+        for a conversation that the model's chat template refuses, with the template's own words.
+        """
+        if not messages:
+            raise RequestError("messages is empty; a conversation has at least one message", "messages")
+        conversations = [messages] if isinstance(messages[0], Mapping) else messages
+        prompts = [
+            self.engine.chat_template.encode_chat(
+                conversation,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                **(chat_template_kwargs or {}),
+            )
+            for conversation in conversations
+        ]
+        if sampling_params is None:
+            sampling_params = msgspec.structs.replace(self.get_default_sampling_params(), max_tokens=None)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. Returns False, changing nothing, while requests run."""
+        return self.engine.client.reset_prefix_cache()
+
+    def _run(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
+        """Run `requests` to their ends; abort them all if anything interrupts."""
+        ids = [str(self._num_requests + index) for index in range(len(requests))]
+        self._num_requests += len(requests)
+        finished: dict[str, RequestOutput] = {}
+        try:
+            with _progress_bar(use_tqdm, len(requests)) as show, _deferred_interrupt() as check_interrupt:
+                for request_id, request in zip(ids, requests, strict=True):
+                    self.engine.add_processed(request_id, request)
+                while len(finished) < len(requests):
+                    for output in self.engine.step():
+                        finished[output.request_id] = output
+                        show(output)
+                    check_interrupt()
+        except BaseException:
+            self.engine.abort_requests(ids)
+            raise
+        return [finished[request_id] for request_id in ids]
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Tell one prompt from many: a list of numbers is one prompt, as token ids."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise RequestError(
+            f"prompts is a {type(prompts).__name__}; it must be a prompt or a list of prompts", "prompts"
+        )
+    is_token_ids = bool(prompts) and all(isinstance(item, (int, float)) for item in prompts)
+    return [prompts] if is_token_ids else list(prompts)  # type: ignore[list-item, arg-type]
+
+
+def _one_each(name: str, given: Any, count: int) -> list[Any]:
+    if not isinstance(given, Sequence):
+        return [given] * count
+    if len(given) != count:
+        raise RequestError(
+            f"{name} has {len(given)} items for {count} prompts; give one for all, or one for each", name
+        )
+    return list(given)
+
+
+def _final_only(params: Any) -> SamplingParams:
+    if not isinstance(params, SamplingParams):
+        raise RequestError(
+            f"sampling_params holds a {type(params).__name__}; it must be SamplingParams", "sampling_params"
+        )
+    return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+@contextmanager
+def _progress_bar(use_tqdm: bool | Bar, total: int) -> Iterator[Callable[[RequestOutput], None]]:
+    """A bar over finished prompts, with the speeds of input and output so far."""
+    if not use_tqdm or not total:
+        yield lambda output: None
+        return
+    make_bar = tqdm if use_tqdm is True else use_tqdm
+    num_tokens = {"input": 0, "output": 0}
+    with make_bar(total=total, desc="Processed prompts", dynamic_ncols=True) as bar:
+
+        def show(output: RequestOutput) -> None:
+            num_tokens["input"] += len(output.prompt_token_ids)
+            num_tokens["output"] += sum(len(answer.token_ids) for answer in output.outputs)
+            elapsed = max(bar.format_dict["elapsed"], 1e-9)
+            speeds = (f"{name}: {count / elapsed:.2f} toks/s" for name, count in num_tokens.items())
+            bar.set_postfix_str("est. speed " + ", ".join(speeds), refresh=False)
+            bar.update()
+
+        yield show
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[Callable[[], None]]:
+    """Hold back Ctrl-C while a step runs, so that none is left half done; the callable yielded raises it in
+    between.
+
+    A second Ctrl-C is not held back. Python's own handling is restored at the end, and left alone outside the
+    main thread and where the program has a handler of its own.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield lambda: None
+        return
+    interrupted = False
+
+    def hold_back(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def check() -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, hold_back)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,83 @@
+"""`LLMEngine`: the whole engine behind four calls, synchronous: add a request, step, abort, is there more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.engine.client import EngineCoreClient, InprocClient
+from octavo.frontend.chat_template import ChatTemplate
+from octavo.frontend.input_processor import InputProcessor, ProcessedInput, Prompt
+from octavo.frontend.output_processor import OutputProcessor
+from octavo.frontend.tokenizer import Tokenizer
+from octavo.hub import resolve_model
+from octavo.types.outputs import EngineInfo, RequestOutput
+from octavo.types.params import SamplingParams
+from octavo.weights.gguf import GGUFFile
+
+
+class LLMEngine:
+    """Text in, text out, a step at a time. What `LLM` and the command line are made of."""
+
+    def __init__(self, client: EngineCoreClient, tokenizer: Tokenizer, chat_template: ChatTemplate) -> None:
+        self.client = client
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self.input_processor = InputProcessor(client.info, tokenizer)
+        self.output_processor = OutputProcessor(tokenizer)
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> LLMEngine:
+        """Find, fetch if need be, and load the configured model."""
+        path = resolve_model(config.model.model, revision=config.model.revision)
+        tokenizer_path = resolve_model(config.model.tokenizer) if config.model.tokenizer else path
+        tokenizer = load_tokenizer(tokenizer_path)
+        chat_template = ChatTemplate.from_setting(
+            config.model.chat_template, tokenizer, config.model.allow_special_tokens_in_content
+        )
+        return cls(InprocClient(config, path, tokenizer.vocab_size), tokenizer, chat_template)
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's limits and features."""
+        return self.client.info
+
+    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, **options: Any) -> None:
+        """Check and queue a request; `options` are priority and cache_salt. Raises RequestError, queueing
+        nothing.
+        """
+        self.add_processed(request_id, self.input_processor.process_inputs(prompt, params, **options))
+
+    def add_processed(self, request_id: str, request: ProcessedInput) -> None:
+        """Queue a request that `input_processor` has checked."""
+        arrival_time = time.time()
+        core_ids = self.output_processor.add_request(request_id, request, arrival_time)
+        for index, core_id in enumerate(core_ids):
+            self.client.add_request(request.for_answer(core_id, index, arrival_time))
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step and return what is new."""
+        processed = self.output_processor.process_outputs(self.client.get_output())
+        if processed.request_ids_to_abort:
+            self.client.abort_requests(processed.request_ids_to_abort)
+        return processed.request_outputs
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        """End requests by the ids they were added under. Nothing more is heard of them."""
+        self.client.abort_requests(self.output_processor.abort_requests(request_ids))
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether another `step` would bring anything."""
+        return self.output_processor.has_unfinished_requests()
+
+    def shutdown(self) -> None:
+        """Release everything. Nothing may be called afterwards."""
+        self.client.shutdown()
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in a GGUF file or a Hugging Face folder."""
+    return Tokenizer.from_folder(path) if path.is_dir() else Tokenizer.from_gguf(GGUFFile.open(path).metadata)

@@ -1,0 +1,198 @@
+"""`OutputProcessor`: from the core's news, in token ids, to the user's outputs, in text.
+
+A user's request may be several requests to the core (n answers to one prompt): here is the only place that
+knows both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from octavo.frontend.detokenizer import IncrementalDetokenizer
+from octavo.frontend.input_processor import ProcessedInput
+from octavo.frontend.logprobs import LogprobsProcessor
+from octavo.frontend.tokenizer import Tokenizer
+from octavo.logs import get_logger
+from octavo.types.outputs import (
+    CompletionOutput,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    FinishReason,
+    RequestMetrics,
+    RequestOutput,
+)
+from octavo.types.params import RequestOutputKind
+
+logger = get_logger(__name__)
+
+
+class Answer:
+    """One of a request's n answers while it is being generated: one request to the core."""
+
+    def __init__(self, request_id: str, index: int, user_request: UserRequest, tokenizer: Tokenizer) -> None:
+        params = user_request.input.params
+        self.request_id = request_id
+        self.index = index
+        self.user_request = user_request
+        self.detokenizer = IncrementalDetokenizer(tokenizer, params, user_request.input.prompt_token_ids)
+        self.logprobs = LogprobsProcessor(tokenizer if params.detokenize else None)
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self.num_tokens_sent = 0
+
+    def update(self, output: EngineCoreOutput) -> bool:
+        """Take in the core's news. Returns whether a stop string ended the answer, which the core cannot
+        know.
+        """
+        self.token_ids += output.new_token_ids
+        ends_on_token = output.finish_reason is FinishReason.STOP
+        stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
+        if output.new_logprobs:
+            self.logprobs.update(output.new_logprobs)
+        if output.new_prompt_logprobs is not None:
+            self.logprobs.update_prompt(output.new_prompt_logprobs)
+        if stop_string is not None:
+            del self.token_ids[self.detokenizer.num_output_tokens :]
+            self.finish_reason, self.stop_reason = FinishReason.STOP, stop_string
+            return output.finish_reason is None
+        self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
+        return False
+
+    def is_due(self) -> bool:
+        """Whether the user is to hear of the latest news now, or with later news."""
+        if self.finish_reason is not None or self.num_tokens_sent == 0:
+            return True
+        interval = self.user_request.input.params.stream_interval or 1
+        return len(self.token_ids) - self.num_tokens_sent >= interval
+
+    def make_output(self, kind: RequestOutputKind) -> CompletionOutput:
+        """The answer so far, or for DELTA what is new in it."""
+        delta = kind is RequestOutputKind.DELTA
+        start = self.num_tokens_sent if delta else 0
+        self.num_tokens_sent = len(self.token_ids)
+        finished = self.finish_reason is not None
+        wants_logprobs = self.user_request.input.params.logprobs is not None
+        return CompletionOutput(
+            index=self.index,
+            text=self.detokenizer.get_next_output_text(finished, delta),
+            token_ids=self.token_ids[start:],
+            cumulative_logprob=self.logprobs.cumulative_logprob if wants_logprobs else None,
+            logprobs=self.logprobs.logprobs[start:] if wants_logprobs else None,
+            finish_reason=self.finish_reason.value if self.finish_reason else None,
+            stop_reason=self.stop_reason,
+        )
+
+
+class UserRequest:
+    """What the user asked for, and how far it is."""
+
+    def __init__(self, request_id: str, request: ProcessedInput, arrival_time: float) -> None:
+        self.request_id = request_id
+        self.input = request
+        self.metrics = RequestMetrics(arrival_time)
+        self.answers: list[Answer] = []
+        self.num_cached_tokens = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether every answer is complete."""
+        return all(answer.finish_reason is not None for answer in self.answers)
+
+    def make_output(self, changed: list[Answer]) -> RequestOutput | None:
+        """What the user is to hear after news of the `changed` answers; None = nothing yet."""
+        kind = self.input.params.output_kind
+        if kind is RequestOutputKind.FINAL_ONLY:
+            changed = self.answers if self.finished else []
+        due = [answer for answer in changed if answer.is_due()]
+        if not due:
+            return None
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.input.prompt,
+            prompt_token_ids=self.input.prompt_token_ids,
+            outputs=[answer.make_output(kind) for answer in due],
+            finished=self.finished,
+            metrics=self.metrics,
+            prompt_logprobs=self.answers[0].logprobs.prompt_logprobs,
+            num_cached_tokens=self.num_cached_tokens,
+            seed=self.input.params.seed,
+        )
+
+
+class ProcessedOutputs(NamedTuple):
+    """What comes of one step's news."""
+
+    request_outputs: list[RequestOutput]
+    request_ids_to_abort: list[str]  # to the core: a stop string ended them, and the core does not know
+
+
+class OutputProcessor:
+    """Remembers every request under way, and turns tokens into text as they come."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._answers: dict[str, Answer] = {}  # by the core's request id
+        self._num_added = 0
+
+    def add_request(self, request_id: str, request: ProcessedInput, arrival_time: float) -> list[str]:
+        """Remember a request. Returns the ids, unique for ever, under which the core is to generate its n
+        answers.
+
+        The same `request_id` may be under way more than once: outputs carry it, nothing is looked up by it
+        but aborts.
+        """
+        self._num_added += 1
+        user_request = UserRequest(request_id, request, arrival_time)
+        for index in range(request.params.n):
+            answer = Answer(f"{request_id}.{self._num_added}.{index}", index, user_request, self.tokenizer)
+            user_request.answers.append(answer)
+            self._answers[answer.request_id] = answer
+        return [answer.request_id for answer in user_request.answers]
+
+    def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
+        """Forget all that is under way under the users' `request_ids`. Returns the core's ids of it."""
+        users_ids = set(request_ids)
+        ids = [id for id, answer in self._answers.items() if answer.user_request.request_id in users_ids]
+        for core_id in ids:
+            del self._answers[core_id]
+        return ids
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._answers)
+
+    def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
+        """Turn one step's news into outputs. News of requests that were aborted meanwhile are passed over."""
+        now = time.time()
+        changed: dict[UserRequest, list[Answer]] = {}
+        to_abort = []
+        for output in outputs.outputs:
+            answer = self._answers.get(output.request_id)
+            if answer is None:
+                continue
+            if self._update(answer, output):
+                to_abort.append(answer.request_id)
+            if answer.finish_reason is not None:
+                del self._answers[answer.request_id]
+            user_request = answer.user_request
+            user_request.num_cached_tokens = max(user_request.num_cached_tokens, output.num_cached_tokens)
+            changed.setdefault(user_request, []).append(answer)
+        made = []
+        for user_request, answers in changed.items():
+            metrics = user_request.metrics
+            metrics.first_token_time = metrics.first_token_time or now
+            metrics.finished_time = now if user_request.finished else None
+            made.append(user_request.make_output(answers))
+        return ProcessedOutputs([output for output in made if output is not None], to_abort)
+
+    def _update(self, answer: Answer, output: EngineCoreOutput) -> bool:
+        """`answer.update`, where a failure ends this one answer with an error and harms no other."""
+        try:
+            return answer.update(output)
+        except Exception as error:  # the front end's one boundary handler
+            logger.exception("the output of request %s could not be processed", answer.request_id)
+            answer.finish_reason, answer.stop_reason = FinishReason.ERROR, f"{type(error).__name__}: {error}"
+            return output.finish_reason is None

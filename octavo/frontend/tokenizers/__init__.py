@@ -1,0 +1,1 @@
+"""How a model's own files become one `tokenizers.Tokenizer`, and how its token texts are spelled."""

@@ -1,0 +1,126 @@
+"""The vocabulary a GGUF file carries: token texts, what each token is for, and the ids with a role.
+
+Says nothing about how text is split into these tokens; `gguf_bpe` and `gguf_spm` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import AddedToken
+
+from octavo.errors import WeightError
+
+SPACE = "\u2581"  # how SentencePiece writes a space
+
+# Values of tokenizer.ggml.token_type that matter here (the others are 5 unused and 6 byte).
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+
+# Texts that end a turn or a document in the models that have them as control tokens. Files often name only
+# one of them.
+_END_OF_GENERATION = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<eos>",
+    "</s>",
+)
+# Where <|return|> and <|call|> exist (the harmony format), <|end|> only ends one of several messages of a
+# turn.
+_HARMONY_END, _HARMONY_STOPS = "<|end|>", ("<|return|>", "<|call|>")
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFVocabulary:
+    """Token texts by id, the type of each, and the ids that the file gives a role (`bos`, `eos`, `unknown`,
+    ...)."""
+
+    tokens: list[str]
+    types: list[int]
+    roles: Mapping[str, int]
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> GGUFVocabulary:
+        """Read `tokenizer.ggml.tokens`, `.token_type` and `.<role>_token_id`. Raises WeightError if they
+        disagree."""
+        tokens = read_array(metadata, "tokenizer.ggml.tokens")
+        types = [NORMAL] * len(tokens)
+        if "tokenizer.ggml.token_type" in metadata:
+            types = read_array(metadata, "tokenizer.ggml.token_type", length=len(tokens))
+        roles = {}
+        for role in ("bos", "eos", "eot", "eom", "unknown", "padding"):
+            token_id = metadata.get(f"tokenizer.ggml.{role}_token_id")
+            if token_id is None:
+                continue
+            if not 0 <= token_id < len(tokens):
+                raise WeightError(
+                    f"tokenizer.ggml.{role}_token_id is {token_id}, but the file has {len(tokens)} tokens."
+                )
+            roles[role] = int(token_id)
+        return cls(tokens, types, roles)
+
+    def ids_by_text(self) -> dict[str, int]:
+        """Token id of every text. Raises WeightError if two tokens have the same text."""
+        ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+        if len(ids) < len(self.tokens):
+            twin = next(i for i, token in enumerate(self.tokens) if ids[token] != i)
+            raise WeightError(
+                f"tokenizer.ggml.tokens has {self.tokens[twin]!r} twice, as {twin} and as "
+                f"{ids[self.tokens[twin]]}."
+            )
+        return ids
+
+    def added_tokens(self) -> list[AddedToken]:
+        """Tokens to be found in text before it is split, in order of id: control tokens (special) and
+        user-defined.
+
+        Runs of U+2581 are not among them: they stand for spaces, which are found after the text is
+        normalized.
+        """
+        special = {UNKNOWN: True, CONTROL: True, USER_DEFINED: False}
+        return [
+            AddedToken(token, normalized=False, special=special[kind])
+            for token, kind in zip(self.tokens, self.types, strict=True)
+            if kind in special and token.strip(SPACE)
+        ]
+
+    def role_texts(self) -> dict[str, str]:
+        """Texts that a chat template may ask for: `bos_token`, `eos_token`, `unk_token` and `pad_token`."""
+        names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+        return {names[role]: self.tokens[token_id] for role, token_id in self.roles.items() if role in names}
+
+    def eos_token_ids(self, ids_by_text: Mapping[str, int]) -> tuple[int, ...]:
+        """Every id that ends generation, the file's own EOS first."""
+        named = [self.roles[role] for role in ("eos", "eot", "eom") if role in self.roles]
+        known = [text for text in _END_OF_GENERATION if self._is_control(ids_by_text.get(text))]
+        if all(text in known for text in _HARMONY_STOPS) and _HARMONY_END in known:
+            known.remove(_HARMONY_END)
+        return tuple(dict.fromkeys([*named, *(ids_by_text[text] for text in known)]))
+
+    def _is_control(self, token_id: int | None) -> bool:
+        return token_id is not None and self.types[token_id] == CONTROL
+
+
+def read_array(metadata: Mapping[str, Any], key: str, length: int | None = None) -> list[Any]:
+    """The array under `key` as a list. Raises WeightError if it is absent or not `length` long."""
+    if key not in metadata:
+        raise WeightError(
+            f"The file has no {key}, so text cannot be turned into tokens. Convert the model again."
+        )
+    items = list(metadata[key])
+    if length is not None and len(items) != length:
+        raise WeightError(f"{key} has {len(items)} entries for {length} tokens.")
+    return items

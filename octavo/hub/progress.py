@@ -1,0 +1,29 @@
+"""What a person sees while a model is fetched: lines and bars on standard error."""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+
+def announce(text: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def progress_bar(description: str, size_bytes: int) -> "tqdm[None]":
+    """A bar over `size_bytes`, gone when it closes; silent where standard error is not a terminal."""
+    from tqdm import tqdm
+
+    # disable=None is tqdm's word for "only on a terminal".
+    return tqdm(total=size_bytes, desc=description, unit="B", unit_scale=True, leave=False, disable=None)
+
+
+def format_size(size_bytes: int) -> str:
+    """`size_bytes` for people, in decimal units: 98_362_432 is "98.4 MB"."""
+    for unit, unit_bytes in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f} {unit}"
+    return f"{size_bytes} B"

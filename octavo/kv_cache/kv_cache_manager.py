@@ -1,0 +1,184 @@
+"""`KVCacheManager`: the scheduler's view of the KV cache, in a few verbs with one meaning each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple, Protocol
+
+from octavo.kv_cache.block import KVCacheBlock
+from octavo.kv_cache.block_pool import BlockPool
+from octavo.kv_cache.coordinator import KVCacheCoordinator
+from octavo.kv_cache.hashing import BlockHash, extend_block_hashes
+from octavo.kv_cache.layout import max_num_tokens
+from octavo.types.kv import KVCacheConfig
+
+BlockIds = tuple[list[int], ...]
+
+
+class CacheableRequest(Protocol):
+    """What the cache must know of a request. It appends to `block_hashes`, and changes nothing else."""
+
+    request_id: str
+    token_ids: list[int]
+    num_computed_tokens: int
+    block_hashes: list[BlockHash]
+    cache_salt: str | None
+    skip_reading_prefix_cache: bool
+
+
+class CacheHit(NamedTuple):
+    """A beginning of a sequence found in the prefix cache. Valid until any block changes hands."""
+
+    blocks: tuple[list[KVCacheBlock], ...]  # per group
+    num_tokens: int
+
+
+class KVCacheManager:
+    """Gives blocks to requests, finds cached prefixes, and takes blocks back."""
+
+    def __init__(self, config: KVCacheConfig, enable_caching: bool = True) -> None:
+        self.enable_caching = enable_caching
+        self.pool = BlockPool(config.num_blocks)
+        self.coordinator = KVCacheCoordinator(config, self.pool)
+        self.block_size = self.coordinator.block_size
+        self.max_num_tokens = max_num_tokens(
+            config.num_blocks, config.groups
+        )  # longest sequence the cache can hold
+        self._managers = self.coordinator.managers
+        self._no_blocks: BlockIds = tuple([] for _ in self._managers)
+        self._no_hit = CacheHit(tuple([] for _ in self._managers), 0)
+        self._promised: dict[
+            str, int
+        ] = {}  # blocks each request was admitted with the prospect of, still to come
+        self._num_promised = 0  # their sum
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that requests hold, 0 to 1. Cached blocks that nobody holds count as free."""
+        return self.pool.usage
+
+    def get_computed_blocks(self, request: CacheableRequest) -> CacheHit:
+        """The longest cached beginning of the request's tokens, never the last token: its logits are wanted.
+
+        Only the request's `block_hashes` may grow; blocks stay as they are until `allocate_slots`.
+        """
+        if not self.enable_caching or request.skip_reading_prefix_cache:
+            return self._no_hit
+        num_tokens = len(request.token_ids)
+        self._extend_block_hashes(request, num_tokens)
+        blocks, length = self.coordinator.find_longest_cache_hit(request.block_hashes, num_tokens - 1)
+        return CacheHit(blocks, length)
+
+    def can_admit(self, request: CacheableRequest, hit: CacheHit) -> bool:
+        """Whether all of the request's tokens and one more fit beside what running requests hold or were
+        promised. Pure.
+
+        Admission on less invites a preemption before the prompt is done, or right after it. An empty engine
+        admits whatever fits the cache at all.
+        """
+        needed = self._num_needed(hit, min(len(request.token_ids) + 1, self.max_num_tokens))
+        return needed <= self.pool.num_free_blocks - self._num_promised
+
+    def allocate_slots(
+        self, request: CacheableRequest, num_new_tokens: int, hit: CacheHit | None = None
+    ) -> BlockIds | None:
+        """Secure blocks for `num_new_tokens` tokens after the computed ones (and after `hit`, for a request
+        that starts).
+
+        All or nothing. Returns the ids of the blocks added to the request's tables, per group, the hit's
+        first; None when there are too few free blocks, and then nothing has changed but blocks given back
+        because nobody sees them.
+        """
+        if hit is not None:
+            return self._allocate_first(request, num_new_tokens, hit)
+        request_id = request.request_id
+        num_tokens = request.num_computed_tokens + num_new_tokens
+        total = 0
+        for manager in self._managers:
+            manager.remove_skipped_blocks(request_id, request.num_computed_tokens)
+            total += manager.num_missing_blocks(request_id, num_tokens)
+        if total == 0:
+            return self._no_blocks
+        if total > self.pool.num_free_blocks:
+            return None
+        self._keep_promise(request_id, total)
+        return tuple(
+            manager.allocate_new_blocks(request_id, manager.num_missing_blocks(request_id, num_tokens))
+            for manager in self._managers
+        )
+
+    def cache_blocks(self, request: CacheableRequest, num_computed_tokens: int) -> None:
+        """Publish the request's full blocks among its first `num_computed_tokens` tokens, whose KV is
+        written.
+        """
+        if not self.enable_caching:
+            return
+        num_full = num_computed_tokens // self.block_size
+        for manager in self._managers:
+            if manager.num_cached_blocks[request.request_id] < num_full:
+                self._extend_block_hashes(request, num_computed_tokens)
+                manager.cache_blocks(request.request_id, request.block_hashes, num_full)
+
+    def free(self, request: CacheableRequest) -> None:
+        """Give back everything the request holds. Nothing happens for one that holds nothing."""
+        self._num_promised -= self._promised.pop(request.request_id, 0)
+        for manager in self._managers:
+            manager.free(request.request_id)
+
+    def get_num_common_prefix_blocks(self, request: CacheableRequest, num_running: int) -> list[int]:
+        """Per group the leading blocks that all `num_running` running requests, of which `request` is one,
+        share.
+        """
+        return [
+            manager.get_num_common_prefix_blocks(request.request_id, num_running)
+            for manager in self._managers
+        ]
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. Returns False, changing nothing, while any request holds a block."""
+        return self.pool.reset_prefix_cache()
+
+    def check(self) -> None:
+        """Recompute every reference count from the requests' tables and compare. Raises AssertionError on any
+        difference.
+        """
+        tables = [table for manager in self._managers for table in manager.req_to_blocks.values()]
+        self.pool.check(Counter(block.block_id for table in tables for block in table if not block.is_null))
+        assert self._num_promised == sum(self._promised.values()), "promised blocks do not add up"
+        holders = set().union(*(manager.req_to_blocks for manager in self._managers))
+        assert self._promised.keys() <= holders, "blocks are promised to requests that do not run"
+
+    def _num_needed(self, hit: CacheHit, num_tokens: int) -> int:
+        """Free blocks that a sequence of `num_tokens` beginning with `hit` takes; cached blocks nobody holds
+        count too.
+        """
+        total = sum(manager.get_num_blocks(num_tokens) for manager in self._managers)
+        return total - sum(block.ref_cnt > 0 for blocks in hit.blocks for block in blocks)
+
+    def _allocate_first(
+        self, request: CacheableRequest, num_new_tokens: int, hit: CacheHit
+    ) -> BlockIds | None:
+        if self._num_needed(hit, hit.num_tokens + num_new_tokens) > self.pool.num_free_blocks:
+            return None
+        # All hits are taken before any block is allocated, so that no group can evict another's hit.
+        for manager, blocks in zip(self._managers, hit.blocks, strict=True):
+            manager.adopt_computed_blocks(request.request_id, blocks)
+        ids, promised = [], 0
+        for manager, blocks in zip(self._managers, hit.blocks, strict=True):
+            missing = manager.num_missing_blocks(request.request_id, hit.num_tokens + num_new_tokens)
+            new_ids = manager.allocate_new_blocks(request.request_id, missing)
+            ids.append([block.block_id for block in blocks] + new_ids)
+            promised += manager.num_missing_blocks(request.request_id, len(request.token_ids))
+        self._promised[request.request_id] = promised
+        self._num_promised += promised
+        return tuple(ids)
+
+    def _keep_promise(self, request_id: str, num_blocks: int) -> None:
+        kept = min(self._promised[request_id], num_blocks)
+        self._promised[request_id] -= kept
+        self._num_promised -= kept
+
+    def _extend_block_hashes(self, request: CacheableRequest, num_tokens: int) -> None:
+        extend_block_hashes(
+            request.block_hashes, request.token_ids, num_tokens, self.block_size, request.cache_salt
+        )

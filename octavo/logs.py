@@ -1,0 +1,31 @@
+"""Logging: everything goes to the standard `logging` tree under "octavo", shown on stderr at the level of
+OCTAVO_LOG.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from octavo.errors import ConfigError
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of one module (`name` is its `__name__`)."""
+    return logging.getLogger(name)
+
+
+def set_up_logging() -> None:
+    """Show Octavo's log on stderr, from the level in OCTAVO_LOG on (default: warning). For programs, not for
+    libraries.
+    """
+    level = os.environ.get("OCTAVO_LOG", "warning").lower()
+    if level not in _LEVELS:
+        raise ConfigError(f"OCTAVO_LOG is {level!r}; it must be one of {', '.join(_LEVELS)}")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("octavo")
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())

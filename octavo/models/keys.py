@@ -1,0 +1,96 @@
+"""`Keys`: what a file says of its model, asked for key by key and believed only after a check.
+
+Knows neither GGUF nor config.json, only names and values.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.errors import UnsupportedError, WeightError
+
+_MAX_INTEGER = 2**31 - 1
+_MAX_NUMBER = 1e38
+
+
+class Keys:
+    """Checked access to the `values` whose keys begin with `prefix`; `file` names their origin in errors.
+
+    Names are given without the prefix. Each method takes a `default` for a key that is absent (or null);
+    without one an absent key is an error. All raise WeightError, naming the file and the key, when the value
+    is absent, ill-typed or absurd.
+    """
+
+    def __init__(self, values: Mapping[str, Any], file: str, prefix: str = "") -> None:
+        self._values = values
+        self._file = file
+        self._prefix = prefix
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(self._prefix + name) is not None
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A whole number from 1 to the largest int32."""
+        value = self._get(name, default)
+        if type(value) is not int or not 1 <= value <= _MAX_INTEGER:
+            raise self.wrong(name, f"an integer from 1 to {_MAX_INTEGER}")
+        return value
+
+    def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
+        """A number greater than `above`, in the range of float32."""
+        value = self._get(name, default)
+        if type(value) not in (int, float) or not above < value < _MAX_NUMBER:
+            raise self.wrong(name, f"a number greater than {above:g} and less than {_MAX_NUMBER:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """True or false."""
+        value = self._get(name, default)
+        if type(value) is not bool:
+            raise self.wrong(name, "true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._get(name, default)
+        if type(value) is not str:
+            raise self.wrong(name, "a string")
+        return value
+
+    def section(self, name: str) -> Keys:
+        """The keys of the mapping under `name`; none when it is absent."""
+        value = self._get(name, {})
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, "a mapping")
+        return Keys(value, f"{self._file}: {name}")
+
+    def first(self, name: str) -> Any:
+        """The first element of the list under `name`."""
+        value = self._get(name, None)
+        if type(value) is not list or not value:
+            raise self.wrong(name, "a list that is not empty")
+        return value[0]
+
+    def accept(self, name: str, *supported: Any) -> None:
+        """Raise UnsupportedError when the key is there and holds something else than one of `supported`."""
+        if name in self and (value := self._get(name, None)) not in supported:
+            offered = " or ".join(map(repr, supported)) or "models without it"
+            raise UnsupportedError(f"{self._label(name)} is {reprlib.repr(value)}; supported: {offered}")
+
+    def wrong(self, name: str, allowed: str) -> WeightError:
+        """The error for a key that does not hold what is `allowed`."""
+        return WeightError(
+            f"{self._label(name)} must be {allowed}, not {reprlib.repr(self._get(name, None))}"
+        )
+
+    def _get(self, name: str, default: Any) -> Any:
+        if name in self:
+            return self._values[self._prefix + name]
+        if default is None:
+            raise WeightError(f"{self._label(name)} is missing")
+        return default
+
+    def _label(self, name: str) -> str:
+        return f"{self._file}: key {self._prefix + name!r}"

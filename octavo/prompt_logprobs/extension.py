@@ -1,0 +1,79 @@
+"""The worker half: looks at the hidden states of prompt tokens as they are computed, chunk by chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.backend import Backend
+from octavo.types.batch import Batch
+from octavo.types.params import ALL_LOGPROBS
+from octavo.types.sampling import SamplerOutput, TokenLogprobs
+from octavo.types.steps import ModelRunnerOutput, NewRequestData, SchedulerOutput
+
+# Rows of logits made at once: bounds the memory to 64 rows of the vocabulary, however long the chunk.
+ROWS_AT_ONCE = 64
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """A prompt whose logprobs are wanted, in its row."""
+
+    token_ids: np.ndarray  # [num_prompt_tokens] int64
+    num_logprobs: int
+    gathered: list[TokenLogprobs] = field(
+        default_factory=list
+    )  # for tokens 1, 2, …: nothing precedes token 0
+
+    @property
+    def complete(self) -> bool:
+        return len(self.gathered) == len(self.token_ids) - 1
+
+
+class PromptLogprobsExtension:
+    """Gathers each prompt's logprobs and hands them out whole, with the first token that is generated."""
+
+    def __init__(self, backend: Backend, vocab_size: int) -> None:
+        self.backend = backend
+        self.vocab_size = vocab_size
+        self.prompts: dict[int, _Prompt] = {}  # by row
+
+    def admit(self, request: NewRequestData) -> None:
+        """Begin again from the prompt's start; a request that is back after its first token has had its
+        answer.
+        """
+        self.prompts.pop(request.row, None)
+        count = request.sampling_params.prompt_logprobs
+        if count is None or len(request.token_ids) > request.num_prompt_tokens:
+            return
+        assert request.num_computed_tokens == 0, "prompt logprobs need every prompt token computed"
+        token_ids = np.array(request.token_ids, np.int64)
+        self.prompts[request.row] = _Prompt(token_ids, self.vocab_size if count == ALL_LOGPROBS else count)
+
+    def before_forward(self, output: SchedulerOutput, batch: Batch) -> None:
+        """Nothing to do."""
+
+    def after_forward(self, batch: Batch, hidden: Any) -> None:
+        """Gather from the chunk of each wanted prompt that was just computed."""
+        for index, row in enumerate(batch.rows.tolist()):
+            prompt = self.prompts.get(row)
+            if prompt is None or prompt.complete:
+                continue
+            start, stop = batch.query_start_loc[index : index + 2].tolist()
+            # The token at position p is predicted by the hidden state at p - 1; the last one predicts no
+            # prompt token.
+            targets = prompt.token_ids[len(prompt.gathered) + 1 :][: stop - start]
+            for first in range(0, len(targets), ROWS_AT_ONCE):
+                wanted = targets[first : first + ROWS_AT_ONCE]
+                indices = np.arange(start + first, start + first + len(wanted))
+                logits = self.backend.compute_logits(hidden, indices)
+                prompt.gathered += self.backend.gather_logprobs(logits, wanted, prompt.num_logprobs)
+
+    def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
+        """Deliver with the first generated token."""
+        for index in batch.sampled_index.tolist():
+            prompt = self.prompts.pop(int(batch.rows[index]), None)
+            if prompt is not None:
+                output.prompt_logprobs[batch.req_ids[index]] = prompt.gathered

@@ -1,0 +1,31 @@
+"""What is reported of the distribution that a token was chosen from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.sampling.filters import most_likely
+from octavo.types.sampling import TokenLogprobs
+
+
+def gather_logprobs(logits: np.ndarray, token_id: int, count: int, *, normalize: bool) -> TokenLogprobs:
+    """Log-probabilities of `token_id` and of the `count` most likely tokens at one position, from logits [V].
+
+    With `normalize` off, the logits themselves. Tokens of logit -inf cannot be chosen and are not reported,
+    so fewer than `count` may come back.
+    """
+    chosen = logits[token_id]
+    likely = most_likely(logits, count)
+    ids = np.concatenate(([token_id], likely[logits[likely] > -np.inf]))
+    values = logits[ids].astype(np.float64)
+    if normalize:
+        values -= _log_sum_exp(logits)
+    return TokenLogprobs(
+        token_ids=ids.tolist(), logprobs=values.tolist(), rank=int(np.count_nonzero(logits >= chosen))
+    )
+
+
+def _log_sum_exp(logits: np.ndarray) -> float:
+    wide = logits.astype(np.float64)
+    largest = wide.max()
+    return float(largest + np.log(np.exp(wide - largest).sum()))

@@ -1,0 +1,93 @@
+"""`Sampler`: the order of the steps from a step's logits to its tokens.
+
+Rows are independent to the bit: what is done over all rows at once is exact (comparisons, arg max);
+arithmetic is done in float64 on one row at a time, since a sum over a row of a larger array may be taken in
+another order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.sampling.filters import apply_min_p, apply_top_k, apply_top_p
+from octavo.sampling.logprobs import gather_logprobs
+from octavo.sampling.noise import gumbel_noise
+from octavo.types.sampling import (
+    INVALID_TOKEN_ID,
+    NO_LOGPROBS,
+    SamplerOutput,
+    SamplingMetadata,
+    TokenLogprobs,
+)
+
+# logprobs_mode → (taken after temperature and filters, normalized to log-probabilities)
+_LOGPROBS_MODES = {
+    "raw_logprobs": (False, True),
+    "raw_logits": (False, False),
+    "processed_logprobs": (True, True),
+    "processed_logits": (True, False),
+}
+
+
+class Sampler:
+    """Samples a token from each row of logits.
+
+    The order of the steps: padding is masked and unusable rows are set apart; greedy rows take their most
+    likely token; the others are brought to their temperature, narrowed by min_p, top_k and top_p, and drawn
+    from; logprobs are gathered. Whatever changes logits for greedy rows too (a mask, a bias, a penalty)
+    belongs before the arg max, on logits of which the rows that report raw logprobs have been copied.
+    """
+
+    def __init__(self, num_token_ids: int | None, logprobs_mode: str = "raw_logprobs") -> None:
+        """`num_token_ids`: ids the tokenizer knows; logits past them are padding. None = no padding."""
+        self._num_token_ids = num_token_ids
+        self._logprobs_are_processed, self._logprobs_are_normalized = _LOGPROBS_MODES[logprobs_mode]
+
+    def forward(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
+        """Sample from logits [L, V] float32, which may be overwritten.
+
+        Processed logprobs of a greedy row are its raw ones: it has no temperature and no filters. A row with
+        NaN or +inf among its logits, or with nothing but -inf, gets INVALID_TOKEN_ID and no logprobs; the
+        other rows are not affected.
+        """
+        if self._num_token_ids is not None:
+            logits[:, self._num_token_ids :] = -np.inf
+        token_ids = logits.argmax(axis=1)  # the first of equals; of NaN, if there is one
+        usable = np.isfinite(logits[np.arange(len(logits)), token_ids])
+        token_ids[~usable] = INVALID_TOKEN_ID
+
+        reported: dict[int, np.ndarray] = {}  # row → processed logits
+        for row in np.flatnonzero(usable & (metadata.temperature > 0)).tolist():
+            processed = _process(logits[row], metadata, row)
+            token_ids[row] = _draw(processed, int(metadata.seeds[row]), int(metadata.positions[row]))
+            if self._logprobs_are_processed and metadata.num_logprobs[row] != NO_LOGPROBS:
+                reported[row] = processed
+
+        logprobs: list[TokenLogprobs | None] = [None] * len(logits)
+        for row in np.flatnonzero(usable & (metadata.num_logprobs != NO_LOGPROBS)).tolist():
+            logprobs[row] = gather_logprobs(
+                reported.get(row, logits[row]),
+                int(token_ids[row]),
+                int(metadata.num_logprobs[row]),
+                normalize=self._logprobs_are_normalized,
+            )
+        return SamplerOutput(token_ids, logprobs)
+
+
+def _process(logits: np.ndarray, metadata: SamplingMetadata, row: int) -> np.ndarray:
+    """The row's logits at its temperature, narrowed by its filters: [V] float64, -inf = not to be chosen."""
+    # In float64 the division keeps distinct float32 logits distinct: no tie appears that wasn't there.
+    processed = logits.astype(np.float64) / float(metadata.temperature[row])
+    if metadata.min_p[row] > 0:
+        apply_min_p(processed, float(metadata.min_p[row]))
+    if metadata.top_k[row] > 0:
+        apply_top_k(processed, int(metadata.top_k[row]))
+    if metadata.top_p[row] < 1:
+        apply_top_p(processed, float(metadata.top_p[row]))
+    return processed
+
+
+def _draw(processed: np.ndarray, seed: int, position: int) -> int:
+    """A draw from softmax(processed), by the Gumbel-max trick over the tokens that are left."""
+    ids = np.flatnonzero(processed > -np.inf)
+    return int(ids[np.argmax(processed[ids] + gumbel_noise(seed, position, ids))])

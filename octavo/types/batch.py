@@ -1,0 +1,72 @@
+"""`Batch`: one step's input to the model, as flat arrays, and the metadata attention reads from it.
+
+Built by the worker from its rows, read by backends. n requests in the step, T tokens, L rows of logits, G KV
+cache groups, B blocks of the longest request. All arrays are fresh each step and must not be kept past it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommonAttentionMetadata:
+    """What attention needs to know of a step, once for each KV cache group."""
+
+    query_start_loc: (
+        np.ndarray
+    )  # [n + 1] int32: request i owns tokens query_start_loc[i] : query_start_loc[i + 1]
+    seq_lens: np.ndarray  # [n] int32: computed tokens + this step's tokens
+    block_table: np.ndarray  # [n, B] int32: block ids; entries past a request's length are 0, the null block
+    slot_mapping: (
+        np.ndarray
+    )  # [T] int64: where each token's K and V go: block id * block_size + offset; -1 = nowhere
+    positions: np.ndarray  # [T] int64
+    is_prefilling: np.ndarray  # [n] bool: part of the prompt was still to be computed when the step began
+    num_common_prefix_blocks: int  # leading blocks that all requests of the step share
+    causal: bool = True
+
+    @property
+    def num_reqs(self) -> int:
+        """Requests in the step."""
+        return len(self.seq_lens)
+
+    @property
+    def num_actual_tokens(self) -> int:
+        """Tokens in the step."""
+        return len(self.slot_mapping)
+
+    @property
+    def max_query_len(self) -> int:
+        """Most tokens any request runs in this step."""
+        return int(np.diff(self.query_start_loc).max(initial=0))
+
+    @property
+    def max_seq_len(self) -> int:
+        """Longest context, in tokens, any request has after this step."""
+        return int(self.seq_lens.max(initial=0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """One step, laid out for the model: the tokens of all its requests one after the other."""
+
+    req_ids: list[str]  # [n]
+    rows: np.ndarray  # [n] int32: each request's row in the worker
+    token_ids: np.ndarray  # [T] int32
+    positions: np.ndarray  # [T] int64
+    logits_indices: np.ndarray  # [L] int64: tokens whose logits are wanted, in request order
+    sampled_index: np.ndarray  # [L] int64: which of the n requests each row of logits belongs to
+    attention: tuple[CommonAttentionMetadata, ...]  # [G]
+
+    @property
+    def query_start_loc(self) -> np.ndarray:
+        """[n + 1] int32: request i owns tokens query_start_loc[i] : query_start_loc[i + 1]."""
+        return self.attention[0].query_start_loc
+
+    @property
+    def seq_lens(self) -> np.ndarray:
+        """[n] int32: tokens of context each request has after this step."""
+        return self.attention[0].seq_lens

@@ -1,0 +1,48 @@
+"""How the KV cache is laid out: the kind of cache a layer needs, layers in groups, groups in one pool of
+blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FullAttentionSpec:
+    """The KV cache of a layer that attends to its whole context."""
+
+    block_size: int  # tokens a block holds
+    num_kv_heads: int
+    head_size: int
+    element_bytes: int  # bytes of one K or V number
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes one block of one layer takes: K and V."""
+        return 2 * self.block_size * self.num_kv_heads * self.head_size * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheGroup:
+    """Layers with equal specs: they share block ids, so a request has one block table for each group."""
+
+    spec: FullAttentionSpec
+    layers: tuple[int, ...]  # layer indices
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes one block id stands for: a page in each layer of the group."""
+        return self.spec.page_bytes * len(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheConfig:
+    """The whole cache, as found at start-up. Block 0 is the null block and holds no request's tokens."""
+
+    num_blocks: int
+    groups: tuple[KVCacheGroup, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the whole cache."""
+        return self.num_blocks * sum(group.block_bytes for group in self.groups)

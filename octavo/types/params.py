@@ -1,0 +1,321 @@
+"""`SamplingParams`: what a request may ask about how it is sampled, when it ends and what comes back.
+
+A value is checked when it is created, field by field against the rule in the field's annotation and then for
+fields that contradict each other; what is left is right in itself. Whether it fits a model is asked of
+`check_against`, and whether the engine has the features it needs is seen from `required_features`.
+`field_help` gives each field's description.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from octavo.errors import RequestError
+from octavo.types.rules import (
+    checked,
+    enforce_rules,
+    field_rules,
+    flag,
+    items,
+    json_document,
+    mapping,
+    number,
+    one_of,
+    plain_data,
+    struct,
+    text,
+    texts,
+    whole,
+)
+
+GREEDY_BELOW = 1e-5  # temperatures under this mean the most likely token
+MAX_ANSWERS = 16384
+MAX_STOP_STRINGS = 16
+MAX_LOGPROB_TOKEN_IDS = 128
+ALL_LOGPROBS = -1  # in `logprobs` and `prompt_logprobs`: the whole vocabulary
+
+_token_id = whole()
+_token_ids = items(_token_id, unique=True)
+
+
+def _token_key(name: str, value: Any) -> Any:
+    """Rule: a token id, also as the digits that JSON makes of an object's integer keys."""
+    is_digits = (
+        isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20
+    )  # no id is longer
+    return _token_id(name, int(value) if is_digits else value)
+
+
+def _logprob_count(name: str, value: Any) -> Any:
+    """Rule: how many logprobs, where true is 1 and false is none."""
+    if isinstance(value, bool):
+        return 1 if value else None
+    return whole(special={ALL_LOGPROBS: ALL_LOGPROBS})(name, value)
+
+
+class RequestOutputKind(enum.Enum):
+    """What each output of a running request holds."""
+
+    CUMULATIVE = "cumulative"  # everything generated so far
+    DELTA = "delta"  # what is new since the last output
+    FINAL_ONLY = "final_only"  # one output, at the end
+
+
+class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the text must look like. Exactly one kind of constraint is given. Raises RequestError."""
+
+    json: Annotated[
+        str | dict[str, Any] | None,
+        checked(json_document, "JSON schema the text must satisfy, or the schema's text"),
+    ] = None
+    regex: Annotated[
+        str | None, checked(text(forbidden="\0"), "regular expression the whole text must match")
+    ] = None
+    choice: Annotated[
+        Sequence[str] | None,
+        checked(items(text(), least=1, unique=True), "texts of which exactly one must come out"),
+    ] = None
+    grammar: Annotated[
+        str | None, checked(text(blank=False), "context-free grammar the text must follow")
+    ] = None
+    json_object: Annotated[bool | None, checked(flag, "true = any JSON object")] = None
+    structural_tag: Annotated[
+        str | dict[str, Any] | None, checked(json_document, "tags and what must stand between them")
+    ] = None
+    disable_any_whitespace: Annotated[bool, checked(flag, "no white space between JSON tokens")] = False
+    disable_additional_properties: Annotated[
+        bool, checked(flag, "no JSON properties but those the schema names")
+    ] = False
+    whitespace_pattern: Annotated[
+        str | None, checked(text(forbidden="\0"), "regular expression of white space between JSON tokens")
+    ] = None
+
+    def __post_init__(self) -> None:
+        enforce_rules(self)
+        if self.json_object is False:
+            raise RequestError("json_object is False; it must be True or left out", "json_object")
+        kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+        given = [name for name in kinds if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise RequestError(
+                f"exactly one of {', '.join(kinds)} must be given, not {' and '.join(given) or 'none'}"
+            )
+
+
+class RepetitionDetectionParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When to end a request whose last tokens are one pattern, over and over. Raises RequestError."""
+
+    max_pattern_size: Annotated[int, checked(whole(), "longest pattern looked for, in tokens; 0 = off")] = 0
+    min_pattern_size: Annotated[
+        int, checked(whole(), "shortest pattern looked for, in tokens; 0 is the same as 1")
+    ] = 0
+    min_count: Annotated[int, checked(whole(), "times in a row a pattern must appear")] = 0
+
+    def __post_init__(self) -> None:
+        enforce_rules(self)
+        _refuse_if(
+            self.min_pattern_size > self.max_pattern_size,
+            f"min_pattern_size is {self.min_pattern_size}; it must be at most max_pattern_size, which is "
+            f"{self.max_pattern_size}",
+        )
+        _refuse_if(
+            self.max_pattern_size > 0 and self.min_count < 2,
+            f"min_count is {self.min_count}; it must be at least 2, for a repetition",
+        )
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a request is sampled, when it ends and what comes back. Raises RequestError, naming the field.
+
+    None stands for a field's default where its type doesn't list None. What is stored is normal: lists are
+    tuples without repetitions, numbers are plain int and float, -1 for "off" or "none" is 0 or None.
+    """
+
+    # How many answers, and of which randomness.
+    n: Annotated[int, checked(whole(1, MAX_ANSWERS), "answers to generate")] = 1
+    seed: Annotated[
+        int | None,
+        checked(whole(-(2**63), 2**64 - 1, {-1: None}), "makes sampling repeatable; -1 = a random one"),
+    ] = None
+
+    # The distribution that tokens are drawn from.
+    temperature: Annotated[
+        float, checked(number(0, 2), "0 = the most likely token; higher = more random")
+    ] = 1.0
+    top_p: Annotated[
+        float, checked(number(0, 1, above=True), "share of probability to draw from, likeliest tokens first")
+    ] = 1.0
+    top_k: Annotated[
+        int, checked(whole(0, special={-1: 0}), "draw from this many likeliest tokens; 0 = all")
+    ] = 0
+    min_p: Annotated[
+        float, checked(number(0, 1), "least probability, as a share of the likeliest token's")
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, checked(number(-2, 2), "taken off the logits of tokens used before")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float, checked(number(-2, 2), "taken off a token's logit for each earlier use")
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, checked(number(0, above=True), "divides the logits of tokens in prompt or output; 1 = off")
+    ] = 1.0
+    logit_bias: Annotated[
+        Mapping[int, float] | None,
+        checked(mapping(_token_key, number(-100, 100)), "token id → added to its logit"),
+    ] = None
+    allowed_token_ids: Annotated[
+        Sequence[int] | None,
+        checked(items(_token_id, least=1, unique=True), "the only tokens that may be generated"),
+    ] = None
+    bad_words: Annotated[Sequence[str], checked(texts(), "texts that may not be generated")] = ()
+    structured_outputs: Annotated[
+        StructuredOutputsParams | None,
+        checked(struct(StructuredOutputsParams), "what the text must look like"),
+    ] = None
+    thinking_token_budget: Annotated[
+        int | None, checked(whole(0, special={-1: None}), "most tokens of reasoning; -1 = no limit")
+    ] = None
+
+    # When it ends.
+    max_tokens: Annotated[
+        int | None, checked(whole(1), "most tokens to generate; none = the rest of the context")
+    ] = 16
+    min_tokens: Annotated[int, checked(whole(), "tokens to generate before the text may end")] = 0
+    stop: Annotated[Sequence[str], checked(texts(most=MAX_STOP_STRINGS), "texts that end generation")] = ()
+    stop_token_ids: Annotated[Sequence[int], checked(_token_ids, "token ids that end generation")] = ()
+    ignore_eos: Annotated[bool, checked(flag, "generate past the model's end-of-text tokens")] = False
+    repetition_detection: Annotated[
+        RepetitionDetectionParams | None,
+        checked(struct(RepetitionDetectionParams), "end a text that repeats itself"),
+    ] = None
+
+    # What comes back.
+    logprobs: Annotated[
+        int | None, checked(_logprob_count, "likeliest tokens to report at each token; -1 = all")
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None, checked(_logprob_count, "likeliest tokens to report at each prompt token; -1 = all")
+    ] = None
+    logprob_token_ids: Annotated[
+        Sequence[int] | None,
+        checked(
+            items(_token_id, least=1, most=MAX_LOGPROB_TOKEN_IDS), "tokens to report instead of the likeliest"
+        ),
+    ] = None
+    detokenize: Annotated[bool, checked(flag, "turn tokens into text")] = True
+    skip_special_tokens: Annotated[bool, checked(flag, "leave control tokens out of the text")] = True
+    spaces_between_special_tokens: Annotated[
+        bool, checked(flag, "for compatibility: tokens are joined as they are spelled")
+    ] = True
+    include_stop_str_in_output: Annotated[bool, checked(flag, "keep the stop text at the end")] = False
+    output_kind: Annotated[
+        RequestOutputKind,
+        checked(one_of(RequestOutputKind), "whether outputs hold the whole text or what is new"),
+    ] = RequestOutputKind.CUMULATIVE
+    stream_interval: Annotated[int | None, checked(whole(1), "least tokens between two outputs")] = None
+
+    # The prompt, and the rest.
+    truncate_prompt_tokens: Annotated[
+        int | None,
+        checked(whole(1, special={-1: -1}), "keep only this many last prompt tokens; -1 = what fits"),
+    ] = None
+    skip_reading_prefix_cache: Annotated[
+        bool | None, checked(flag, "compute the whole prompt; none = only where prompt_logprobs need it")
+    ] = None
+    extra_args: Annotated[Mapping[str, Any] | None, checked(plain_data, "arguments for extensions")] = None
+
+    def __post_init__(self) -> None:
+        enforce_rules(self)
+        _refuse_if(
+            self.max_tokens is not None and self.min_tokens > self.max_tokens,
+            f"min_tokens is {self.min_tokens}; it must be at most max_tokens, which is {self.max_tokens}",
+        )
+        _refuse_if(
+            bool(self.stop) and not self.detokenize,
+            "stop needs text to look at, but detokenize is False; set detokenize, or use stop_token_ids",
+        )
+        _refuse_if(
+            self.logprob_token_ids is not None and self.logprobs not in (None, len(self.logprob_token_ids)),
+            f"logprobs is {self.logprobs}; with logprob_token_ids it must be left out or be their number",
+        )
+        _refuse_if(
+            self.prompt_logprobs is not None and self.skip_reading_prefix_cache is False,
+            "skip_reading_prefix_cache is False, but prompt_logprobs need the whole prompt run; leave it out",
+        )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every token is the most likely one."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """Whether cached KV may stand in for a part of the prompt."""
+        if self.skip_reading_prefix_cache is None:
+            return self.prompt_logprobs is None
+        return not self.skip_reading_prefix_cache
+
+    def for_answer(self, index: int) -> SamplingParams:
+        """The parameters of one answer of n, alone. Its seed, if any, is seed + index modulo 2**64."""
+        seed = None if self.seed is None else (self.seed + index) % 2**64
+        return msgspec.structs.replace(self, n=1, seed=seed)
+
+    def check_against(self, vocab_size: int, max_logprobs: int) -> None:
+        """Check what depends on the model: token ids and numbers of logprobs (`max_logprobs` -1 = no limit).
+
+        Raises RequestError, naming the field.
+        """
+        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "logit_bias"):
+            largest = max(getattr(self, name) or (0,))
+            if largest >= vocab_size:
+                raise RequestError(
+                    f"{name} names token {largest}, out of vocabulary; ids are 0 to {vocab_size - 1}",
+                    name,
+                )
+        limit = vocab_size if max_logprobs == ALL_LOGPROBS else max_logprobs
+        for name in ("logprobs", "prompt_logprobs"):
+            asked = getattr(self, name) or 0
+            if (vocab_size if asked == ALL_LOGPROBS else asked) > limit:
+                shown = f"{asked} (all {vocab_size} tokens)" if asked == ALL_LOGPROBS else asked
+                raise RequestError(f"{name} is {shown}; this engine reports at most {limit}", name)
+
+
+# What the core and the front end don't do themselves: field → the feature that does.
+FIELD_FEATURES: Mapping[str, str] = {
+    "presence_penalty": "penalties",
+    "frequency_penalty": "penalties",
+    "repetition_penalty": "penalties",
+    "logit_bias": "logits_control",
+    "allowed_token_ids": "logits_control",
+    "bad_words": "logits_control",
+    "min_tokens": "logits_control",
+    "structured_outputs": "structured_output",
+    "thinking_token_budget": "thinking_budget",
+    "prompt_logprobs": "prompt_logprobs",
+    "logprob_token_ids": "logprob_token_ids",
+    "extra_args": "extra_args",
+}
+
+
+def required_features(params: SamplingParams) -> dict[str, str]:
+    """The fields set to anything but their default that need a feature → that feature."""
+    defaults = {field.name: field.default for field in field_rules(SamplingParams)}
+    return {
+        name: feature for name, feature in FIELD_FEATURES.items() if getattr(params, name) != defaults[name]
+    }
+
+
+def field_help(kind: type[msgspec.Struct] = SamplingParams) -> dict[str, str]:
+    """Each field's name → its description in a line, for SamplingParams or a Struct within it."""
+    return {field.name: field.help for field in field_rules(kind)}
+
+
+def _refuse_if(contradiction: bool, message: str) -> None:
+    """Raise RequestError if `contradiction`; `message` begins with the field's name."""
+    if contradiction:
+        raise RequestError(message, param=message.split()[0])

@@ -1,0 +1,1 @@
+"""Model files: tensors and metadata of GGUF files and safetensors folders, memory-mapped and checked."""

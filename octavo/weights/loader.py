@@ -1,0 +1,30 @@
+"""Opening a model by its path, whatever kind of file it is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from octavo.errors import ModelNotFoundError, WeightError
+from octavo.weights.gguf import MAGIC, GGUFFile
+from octavo.weights.mapped_file import MappedFile
+from octavo.weights.safetensors import INDEX_NAME, SINGLE_NAME, SafetensorsFolder
+
+_ACCEPTED = f"give a GGUF file (any shard of a split one) or a folder with {SINGLE_NAME} or {INDEX_NAME}"
+
+
+def open_weights(path: Path) -> GGUFFile | SafetensorsFolder:
+    """Map the model at `path`: a GGUF file, or a folder of safetensors.
+
+    Raises ModelNotFoundError when nothing is there, WeightError when it is something else or damaged.
+    """
+    if not path.exists():
+        raise ModelNotFoundError(f"{path}: there is no such file or folder; {_ACCEPTED}")
+    if path.is_dir():
+        if (path / SINGLE_NAME).exists() or (path / INDEX_NAME).exists():
+            return SafetensorsFolder(path)
+        found = ", ".join(sorted(file.name for file in path.glob("*.gguf"))) or "none"
+        raise WeightError(f"{path}: the folder has no weights; {_ACCEPTED}; GGUF files in it: {found}")
+    # By content too: caches such as Ollama's store GGUF files under names without a suffix.
+    if path.suffix == ".gguf" or MappedFile(path).buffer[: len(MAGIC)] == MAGIC:
+        return GGUFFile.open(path)
+    raise WeightError(f"{path}: is no model file; {_ACCEPTED}")

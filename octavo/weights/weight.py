@@ -1,0 +1,52 @@
+"""`Weight`: a tensor of a model file, as it lies in the file, that knows its own format.
+
+Nothing here knows a model or a backend. A weight is a value: loaders make it, models name it, backends
+consume it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from octavo.weights.dequantize import dequantize
+from octavo.weights.formats import Format
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weight:
+    """One tensor in the format of its file.
+
+    `shape` is logical and row-major, in elements: `(out_features, in_features)` for a matrix, `(size,)` for a
+    vector. `data` is uint8 `[rows, bytes_per_row]` where rows is the product of all dimensions but the last
+    (1 for a vector); it is normally a read-only view of the memory-mapped file and stays valid as long as the
+    weight does.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+    data: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the weight occupies in its file's format."""
+        return self.data.nbytes
+
+    def to_float32(self) -> np.ndarray:
+        """The values as a new float32 array of `shape`. Raises UnsupportedError as `dequantize` does."""
+        return dequantize(self.format, self.data).reshape(self.shape)
+
+
+class WeightSource(Protocol):
+    """A model's tensors by the names in its files: a GGUF file (all its splits) or a safetensors folder."""
+
+    def names(self) -> list[str]:
+        """Every tensor's name, in file order."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def get(self, name: str) -> Weight:
+        """The tensor `name`. Raises WeightError, naming it, when the file has no such tensor."""

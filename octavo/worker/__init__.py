@@ -1,0 +1,1 @@
+"""The worker: turns a planned step into arrays, runs it on a backend, and samples."""

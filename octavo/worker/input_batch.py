@@ -1,0 +1,109 @@
+"""`InputBatch`: the worker's memory of its requests, one row each, and how a step's `Batch` is made from it.
+
+Rows never move: the scheduler gives a row at admission and takes it back at the end or at a preemption, and
+each step names the rows it runs. The worker derives every position, length and slot from its row, and writes
+what it samples there too, so the scheduler need not send any of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.types.batch import Batch, CommonAttentionMetadata
+from octavo.types.kv import KVCacheConfig
+from octavo.types.sampling import INVALID_TOKEN_ID, SamplerOutput, SamplingMetadata
+from octavo.types.steps import NewRequestData, SchedulerOutput
+from octavo.worker.block_table import BlockTable
+from octavo.worker.sampling_rows import SamplingRows
+
+
+class InputBatch:
+    """Arrays by row. Mutated by `update` (what the scheduler says) and `append_sampled` (what was
+    sampled).
+    """
+
+    def __init__(self, num_rows: int, max_model_len: int, vocab_size: int, kv_cache: KVCacheConfig) -> None:
+        self.row_of: dict[str, int] = {}
+        # [rows, max_model_len] int32, zeroed by the system on first touch: memory follows use.
+        self.token_ids = np.zeros((num_rows, max_model_len), np.int32)
+        self.num_tokens = np.zeros(num_rows, np.int64)  # known: prompt and output
+        self.num_prompt_tokens = np.zeros(num_rows, np.int64)
+        self.num_computed_tokens = np.zeros(
+            num_rows, np.int64
+        )  # in the cache once every step laid out has run
+        self.block_tables = [
+            BlockTable(num_rows, max_model_len, group.spec.block_size) for group in kv_cache.groups
+        ]
+        self.sampling = SamplingRows(num_rows, vocab_size)
+
+    def update(self, output: SchedulerOutput) -> None:
+        """Take in what the scheduler decided: who left, who takes a row, who got blocks."""
+        for req_id in output.finished_req_ids | output.preempted_req_ids:
+            self.row_of.pop(req_id, None)
+        for request in output.scheduled_new_reqs:
+            self._admit(request)
+        cached = output.scheduled_cached_reqs
+        for req_id, new_block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if new_block_ids is not None:
+                row = self.row_of[req_id]
+                for table, block_ids in zip(self.block_tables, new_block_ids, strict=True):
+                    table.append_row(row, block_ids)
+
+    def build(self, output: SchedulerOutput) -> Batch:
+        """Lay out the step's tokens, and count them as computed."""
+        scheduled = output.num_scheduled_tokens
+        rows = np.fromiter((self.row_of[req_id] for req_id in scheduled), np.int32, len(scheduled))
+        counts = np.fromiter(scheduled.values(), np.int64, len(scheduled))
+        query_start_loc = np.zeros(len(rows) + 1, np.int32)  # [n + 1]
+        np.cumsum(counts, out=query_start_loc[1:])
+        computed = self.num_computed_tokens[rows]  # [n]
+        token_rows = np.repeat(rows, counts)  # [T]
+        positions = np.arange(len(token_rows)) + np.repeat(computed - query_start_loc[:-1], counts)  # [T]
+        seq_lens = computed + counts  # [n]
+        sampled_index = np.flatnonzero(seq_lens == self.num_tokens[rows])  # [L]
+        self.num_computed_tokens[rows] = seq_lens
+        attention = tuple(
+            CommonAttentionMetadata(
+                query_start_loc=query_start_loc,
+                seq_lens=seq_lens.astype(np.int32),
+                block_table=table.get_rows(rows),
+                slot_mapping=table.compute_slot_mapping(token_rows, positions),
+                positions=positions,
+                is_prefilling=computed < self.num_prompt_tokens[rows],
+                num_common_prefix_blocks=common,
+            )
+            for table, common in zip(self.block_tables, output.num_common_prefix_blocks, strict=True)
+        )
+        return Batch(
+            req_ids=list(scheduled),
+            rows=rows,
+            token_ids=self.token_ids[token_rows, positions],
+            positions=positions,
+            logits_indices=query_start_loc[1:][sampled_index].astype(np.int64) - 1,
+            sampled_index=sampled_index,
+            attention=attention,
+        )
+
+    def get_sampling_metadata(self, batch: Batch) -> SamplingMetadata:
+        """How the rows that have logits in `batch` sample."""
+        rows = batch.rows[batch.sampled_index]
+        return self.sampling.get_metadata(rows, self.num_tokens[rows])
+
+    def append_sampled(self, batch: Batch, sampled: SamplerOutput) -> None:
+        """Write the sampled tokens into their rows. (A request without a usable token is about to end.)"""
+        valid = sampled.sampled_token_ids != INVALID_TOKEN_ID
+        rows = batch.rows[batch.sampled_index][valid]
+        # A request whose last token fills the row ends with it, so there is always room for one more.
+        self.token_ids[rows, self.num_tokens[rows]] = sampled.sampled_token_ids[valid]
+        self.num_tokens[rows] += 1
+
+    def _admit(self, request: NewRequestData) -> None:
+        row, num_tokens = request.row, len(request.token_ids)
+        self.row_of[request.req_id] = row
+        self.token_ids[row, :num_tokens] = request.token_ids
+        self.num_tokens[row] = num_tokens
+        self.num_prompt_tokens[row] = request.num_prompt_tokens
+        self.num_computed_tokens[row] = request.num_computed_tokens
+        for table, block_ids in zip(self.block_tables, request.block_ids, strict=True):
+            table.set_row(row, block_ids)
+        self.sampling.set_row(row, request.sampling_params)

@@ -1,0 +1,89 @@
+"""Drives a backend through steps by hand, without a scheduler: any requests, any chunks, any blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.backends.backend import Backend
+from octavo.models.model import Model
+from octavo.types.batch import Batch, CommonAttentionMetadata
+from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
+
+
+@dataclass
+class Request:
+    """Tokens to run, the blocks they lie in, and how many of them have been computed."""
+
+    token_ids: np.ndarray
+    block_ids: np.ndarray
+    num_computed: int = 0
+
+
+def cache_config(model: Model, block_size: int, num_blocks: int) -> KVCacheConfig:
+    """One group of all layers, float32."""
+    layer = model.attention_layers[0]
+    spec = FullAttentionSpec(block_size, layer.num_kv_heads, layer.head_size, 4)
+    layers = tuple(layer.index for layer in model.attention_layers)
+    return KVCacheConfig(num_blocks, (KVCacheGroup(spec, layers),))
+
+
+def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_size: int) -> Batch:
+    """The step that runs the next `counts[i]` tokens of `requests[i]`, and wants logits of all of them."""
+    chosen = [requests[index] for index in counts]
+    positions = [request.num_computed + np.arange(counts[index]) for index, request in _items(requests, counts)]
+    slots = [
+        request.block_ids[p // block_size].astype(np.int64) * block_size + p % block_size
+        for request, p in zip(chosen, positions, strict=True)
+    ]
+    table = np.zeros((len(chosen), max(len(request.block_ids) for request in chosen)), np.int32)
+    for row, request in zip(table, chosen, strict=True):
+        row[: len(request.block_ids)] = request.block_ids
+    num_tokens = np.array(list(counts.values()))
+    metadata = CommonAttentionMetadata(
+        query_start_loc=np.concatenate([[0], np.cumsum(num_tokens)]).astype(np.int32),
+        seq_lens=np.array([p[-1] + 1 for p in positions], np.int32),
+        block_table=table,
+        slot_mapping=np.concatenate(slots),
+        positions=np.concatenate(positions),
+        is_prefilling=np.ones(len(chosen), bool),
+        num_common_prefix_blocks=0,
+    )
+    return Batch(
+        req_ids=[str(index) for index in counts],
+        rows=np.array(list(counts), np.int32),
+        token_ids=np.concatenate([r.token_ids[p] for r, p in zip(chosen, positions, strict=True)]),
+        positions=metadata.positions,
+        logits_indices=np.arange(num_tokens.sum()),
+        sampled_index=np.repeat(np.arange(len(chosen)), num_tokens),
+        attention=(metadata,),
+    )
+
+
+def run_steps(
+    backend: Backend, requests: Sequence[Request], steps: Sequence[Mapping[int, int]], block_size: int
+) -> list[np.ndarray]:
+    """Logits of every token that the steps run, one array [tokens, vocab] for each request. Advances the requests."""
+    logits: list[list[np.ndarray]] = [[] for _ in requests]
+    for counts in steps:
+        batch = make_batch(requests, counts, block_size)
+        rows = backend.compute_logits(backend.forward(batch), batch.logits_indices)
+        for position, index in enumerate(counts):
+            logits[index].append(rows[batch.sampled_index == position])
+            requests[index].num_computed += counts[index]
+    return [np.concatenate(parts) for parts in logits]
+
+
+def whole_prompt_logits(backend: Backend, model: Model, token_ids: np.ndarray) -> np.ndarray:
+    """Logits of one request alone, in one step, on a fresh cache of `backend`, which has loaded `model`."""
+    block_size = 16
+    num_blocks = -(-len(token_ids) // block_size)
+    backend.allocate_kv_cache(cache_config(model, block_size, num_blocks + 1))
+    request = Request(token_ids, np.arange(1, num_blocks + 1, dtype=np.int32))
+    return run_steps(backend, [request], [{0: len(token_ids)}], block_size)[0]
+
+
+def _items(requests: Sequence[Request], counts: Mapping[int, int]) -> list[tuple[int, Request]]:
+    return [(index, requests[index]) for index in counts]

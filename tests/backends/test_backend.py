@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.backends.reference.backend import ReferenceBackend
+from octavo.errors import CapacityError
+from octavo.models.model import Model
+from octavo.sampling.sampler import Sampler
+from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
+from octavo.types.sampling import SamplingMetadata
+from tests.backends.steps import Request, cache_config, run_steps, whole_prompt_logits
+from tests.models.tiny_llama import make_config, make_model
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return make_model(make_config())
+
+
+@pytest.fixture
+def backend(model: Model) -> ReferenceBackend:
+    backend = ReferenceBackend(Sampler(None))
+    backend.load_model(model)
+    return backend
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_its_size(backend: ReferenceBackend) -> None:
+    config = KVCacheConfig(2**40, (KVCacheGroup(FullAttentionSpec(16, 8, 128, 4), (0, 1)),))
+    with pytest.raises(CapacityError, match=str(config.total_bytes)):
+        backend.allocate_kv_cache(config)
+
+
+def test_zeroed_blocks_are_zero_and_no_others(backend: ReferenceBackend, model: Model) -> None:
+    """A request whose first block is zeroed sees other keys there; one whose blocks are kept does not."""
+    token_ids = np.arange(20)
+    expected = whole_prompt_logits(backend, model, token_ids)
+
+    def last_logits(zeroed: int) -> np.ndarray:
+        backend.allocate_kv_cache(cache_config(model, 8, 8))
+        request = Request(token_ids, np.array([5, 2, 6], np.int32))
+        run_steps(backend, [request], [{0: 19}], 8)
+        backend.zero_blocks(np.array([zeroed], np.int32))
+        return run_steps(backend, [request], [{0: 1}], 8)[0][0]
+
+    assert np.array_equal(last_logits(zeroed=3), expected[-1])
+    assert not np.array_equal(last_logits(zeroed=5), expected[-1])
+
+
+def test_sampling_goes_through_the_sampler(backend: ReferenceBackend, model: Model) -> None:
+    logits = whole_prompt_logits(backend, model, np.arange(3))
+    likeliest = logits.argmax(axis=1)
+    greedy = SamplingMetadata(
+        temperature=np.zeros(3, np.float32),
+        top_k=np.zeros(3, np.int32),
+        top_p=np.ones(3, np.float32),
+        min_p=np.zeros(3, np.float32),
+        seeds=np.zeros(3, np.uint64),
+        positions=np.arange(3),
+        num_logprobs=np.full(3, -1, np.int32),
+    )
+    assert np.array_equal(backend.sample(logits, greedy).sampled_token_ids, likeliest)
+
+
+def test_logprobs_of_given_tokens(backend: ReferenceBackend, model: Model) -> None:
+    logits = whole_prompt_logits(backend, model, np.arange(3))
+    exact = logits.astype(np.float64) - np.log(np.exp(logits.astype(np.float64)).sum(axis=1, keepdims=True))
+    found = backend.gather_logprobs(logits, np.array([5, 6, 7]), 2)
+    for row, (token_id, given) in enumerate(zip([5, 6, 7], found, strict=True)):
+        assert given.token_ids == [token_id, *np.argsort(-exact[row], kind="stable")[:2]]
+        np.testing.assert_allclose(given.logprobs, exact[row, given.token_ids], rtol=1e-9)

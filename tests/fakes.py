@@ -1,0 +1,314 @@
+"""Stand-ins for what surrounds the core: a model that costs nothing, and an executor that forgives nothing.
+
+The pseudo model's "KV" of a token is the identity of the token's whole prefix, and the next token is a function of that
+identity. So a token computed over anything but the request's own context shows, in the step in which it happens.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from octavo.config import SchedulerConfig
+from octavo.engine.core import EngineCore
+from octavo.kv_cache.kv_cache_manager import KVCacheManager
+from octavo.scheduler.constraint import Constraint
+from octavo.scheduler.request import Request
+from octavo.scheduler.scheduler import Scheduler
+from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
+from octavo.types.outputs import EngineCoreOutput, FinishReason
+from octavo.types.params import SamplingParams
+from octavo.types.requests import EngineCoreRequest
+from octavo.types.sampling import INVALID_TOKEN_ID
+from octavo.types.steps import BlockIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
+
+VOCAB_SIZE = 50
+EOS = 0
+EMPTY_PREFIX = 1
+GARBAGE = None  # KV that was never written, or that a failed step left behind
+
+
+# ---------------------------------------------------------------------------------------------------- factories
+
+
+@functools.cache
+def make_params(max_tokens: int | None = 8, **settings: object) -> SamplingParams:
+    """Greedy parameters. Cached: checking them is most of the cost of a request."""
+    return SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0, **settings)
+
+
+def make_request(
+    request_id: str, prompt: Sequence[int], params: SamplingParams | None = None, **fields: object
+) -> EngineCoreRequest:
+    """A request whose end of sequence is `EOS`; `fields` are further fields of EngineCoreRequest."""
+    fields = {"arrival_time": 0.0, "eos_token_ids": frozenset({EOS}), **fields}
+    return EngineCoreRequest(
+        request_id=request_id,
+        prompt_token_ids=list(prompt),
+        sampling_params=params or make_params(),
+        **fields,
+    )
+
+
+def make_kv_config(num_blocks: int, block_size: int = 4, num_groups: int = 1) -> KVCacheConfig:
+    """A cache of `num_blocks` blocks (the null block is one of them) for `num_groups` groups of one layer each."""
+    groups = tuple(
+        KVCacheGroup(FullAttentionSpec(block_size, num_kv_heads=1, head_size=1 + group, element_bytes=4), (group,))
+        for group in range(num_groups)
+    )
+    return KVCacheConfig(num_blocks, groups)
+
+
+def make_scheduler(
+    kv_config: KVCacheConfig,
+    max_model_len: int = 10_000,
+    constraints: Sequence[Constraint] = (),
+    enable_caching: bool = True,
+    **settings: object,
+) -> Scheduler:
+    """A scheduler over `kv_config`; `settings` are fields of SchedulerConfig."""
+    kv_cache = KVCacheManager(kv_config, enable_caching)
+    return Scheduler(SchedulerConfig(**settings), kv_cache, max_model_len, constraints)
+
+
+def make_core(num_blocks: int, block_size: int = 4, num_groups: int = 1, **settings: object) -> EngineCore:
+    """An engine core on a FakeExecutor; `settings` are those of `make_scheduler`."""
+    kv_config = make_kv_config(num_blocks, block_size, num_groups)
+    scheduler = make_scheduler(kv_config, **settings)
+    return EngineCore(scheduler, FakeExecutor(kv_config, scheduler.config))
+
+
+# ------------------------------------------------------------------------------------------------- pseudo model
+
+
+def extend_prefix(prefix: int, token_id: int) -> int:
+    """The identity of a prefix and one more token."""
+    return hash((prefix, token_id))
+
+
+def sample(prefix: int) -> int:
+    """The token that follows a prefix."""
+    return prefix % VOCAB_SIZE
+
+
+def prefixes_of(token_ids: Iterable[int]) -> list[int]:
+    """The identity of every beginning of `token_ids`."""
+    prefix, prefixes = EMPTY_PREFIX, []
+    for token_id in token_ids:
+        prefix = extend_prefix(prefix, token_id)
+        prefixes.append(prefix)
+    return prefixes
+
+
+def generate_alone(request: EngineCoreRequest, max_model_len: int) -> tuple[list[int], FinishReason]:
+    """What `request` gets when nobody else is there, worked out without any part of the engine."""
+    params = request.sampling_params
+    prefix = prefixes_of(request.prompt_token_ids)[-1]
+    room = max_model_len - len(request.prompt_token_ids)
+    generated: list[int] = []
+    for _ in range(room if params.max_tokens is None else min(params.max_tokens, room)):
+        token_id = sample(prefix)
+        generated.append(token_id)
+        if token_id in params.stop_token_ids or (token_id in request.eos_token_ids and not params.ignore_eos):
+            return generated, FinishReason.STOP
+        prefix = extend_prefix(prefix, token_id)
+    return generated, FinishReason.LENGTH
+
+
+def run_to_end(core: EngineCore, max_steps: int = 1000) -> dict[str, list[EngineCoreOutput]]:
+    """Step until nobody is left, checking every invariant after each step; the news of each request."""
+    news: dict[str, list[EngineCoreOutput]] = {}
+    for _ in range(max_steps):
+        if not core.has_unfinished_requests():
+            return news
+        for output in core.step().outputs:
+            news.setdefault(output.request_id, []).append(output)
+        core.scheduler.check()
+    raise AssertionError(f"not done after {max_steps} steps: {list(core.scheduler.requests.values())}")
+
+
+def tokens_of(outputs: Iterable[EngineCoreOutput]) -> list[int]:
+    """All tokens that a request's news add up to."""
+    return [token_id for output in outputs for token_id in output.new_token_ids]
+
+
+# ------------------------------------------------------------------------------------------------ fake executor
+
+
+class BrokenContract(BaseException):
+    """The core asked for what a worker must not be asked for. No Exception, or the core would take it for a bad step."""
+
+
+@dataclass(slots=True)
+class FakeRow:
+    """What the worker knows of a request."""
+
+    req_id: str
+    token_ids: list[int]
+    prefixes: list[int]  # of each beginning of token_ids
+    num_computed_tokens: int
+    tables: list[list[int]]  # per group
+
+    def append(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+        self.prefixes.append(extend_prefix(self.prefixes[-1], token_id))
+
+
+class FakeExecutor:
+    """Runs the pseudo model over a simulated KV cache, and asserts all that a real worker takes for granted.
+
+    Set `fails_in` to "forward" or "sample" to have the next step that runs tokens raise there; put (request id, length)
+    into `invalid` to have the logits after that many tokens be no numbers. Both leave garbage in the KV cache.
+    """
+
+    def __init__(self, kv_config: KVCacheConfig, config: SchedulerConfig) -> None:
+        self.block_size = kv_config.groups[0].spec.block_size
+        self.config = config
+        self.rows: dict[int, FakeRow] = {}
+        self.row_of: dict[str, int] = {}
+        self.num_holders = [0] * kv_config.num_blocks
+        self.kv: list[list[int | None]] = [[GARBAGE] * self.block_size for _ in range(kv_config.num_blocks)]
+        self.fails_in: str | None = None
+        self.invalid: set[tuple[str, int]] = set()
+        self.outputs: list[SchedulerOutput] = []  # every step so far
+        self.is_shut_down = False
+
+    def execute_model(self, output: SchedulerOutput) -> None:
+        self.outputs.append(output)
+        try:
+            self._run(output)
+        except AssertionError as error:
+            raise BrokenContract(str(error)) from error
+
+    def _run(self, output: SchedulerOutput) -> None:
+        self._update(output)
+        self._check_counts(output)
+        if self.fails_in == "forward" and output.num_scheduled_tokens:
+            self._fail(output)
+        for req_id, count in output.num_scheduled_tokens.items():
+            row = self.rows[self.row_of[req_id]]
+            for table in row.tables:
+                self._forward(row, table, count)
+            row.num_computed_tokens += count
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        scheduled = self.outputs[-1].num_scheduled_tokens
+        if self.fails_in == "sample" and scheduled:
+            self._fail(self.outputs[-1])
+        sampled: dict[str, list[int]] = {}
+        for req_id in scheduled:
+            row = self.rows[self.row_of[req_id]]
+            length = row.num_computed_tokens
+            if length < len(row.token_ids):
+                continue
+            if (req_id, length) in self.invalid:
+                self._spoil(row, scheduled[req_id])
+                sampled[req_id] = [INVALID_TOKEN_ID]
+            else:
+                sampled[req_id] = [sample(row.prefixes[-1])]
+                row.append(sampled[req_id][0])
+        return ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, prompt_logprobs={})
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+    def _update(self, output: SchedulerOutput) -> None:
+        for req_id in output.finished_req_ids | output.preempted_req_ids:
+            if req_id in self.row_of:
+                row = self.rows.pop(self.row_of.pop(req_id))
+                for block_id in chain.from_iterable(row.tables):
+                    self.num_holders[block_id] -= 1
+        for request in output.scheduled_new_reqs:
+            self._admit(request)
+        cached = output.scheduled_cached_reqs
+        for req_id, block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if block_ids is not None:
+                self._give(self.rows[self.row_of[req_id]], block_ids)
+
+    def _admit(self, request: NewRequestData) -> None:
+        assert 0 <= request.row < self.config.max_num_seqs
+        assert request.row not in self.rows, f"row {request.row} has two requests"
+        assert request.req_id not in self.row_of, f"{request.req_id} has two rows"
+        assert 0 <= request.num_computed_tokens < len(request.token_ids), "nothing is left to compute"
+        assert 0 < request.num_prompt_tokens <= len(request.token_ids)
+        tables: list[list[int]] = [[] for _ in request.block_ids]
+        row = FakeRow(
+            request.req_id, request.token_ids, prefixes_of(request.token_ids), request.num_computed_tokens, tables
+        )
+        self.rows[request.row] = row
+        self.row_of[request.req_id] = request.row
+        self._give(row, request.block_ids)
+
+    def _give(self, row: FakeRow, block_ids: BlockIds) -> None:
+        for table, new_ids in zip(row.tables, block_ids, strict=True):
+            table += new_ids
+            for block_id in new_ids:
+                self.num_holders[block_id] += 1
+        held = list(chain.from_iterable(row.tables))
+        assert len(held) == len(set(held)), f"{row.req_id} holds a block twice"
+        assert 0 < min(held), f"{row.req_id} was given the null block"
+
+    def _check_counts(self, output: SchedulerOutput) -> None:
+        counts = output.num_scheduled_tokens
+        new_ids = [request.req_id for request in output.scheduled_new_reqs]
+        assert sorted(counts) == sorted(new_ids + output.scheduled_cached_reqs.req_ids), "the plan's parts disagree"
+        assert sum(counts.values()) == output.total_num_scheduled_tokens <= self.config.max_num_batched_tokens
+        assert all(count > 0 for count in counts.values())
+        tables = [row.tables for row in self.rows.values()]
+        for group, count in enumerate(output.num_common_prefix_blocks):
+            assert len({tuple(table[group][:count]) for table in tables}) <= 1, "the common prefix is not common"
+
+    def _forward(self, row: FakeRow, table: list[int], count: int) -> None:
+        """Read the context from the cache, and write the step's tokens to it."""
+        start, stop = row.num_computed_tokens, row.num_computed_tokens + count
+        assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
+        context = islice(chain.from_iterable(map(self.kv.__getitem__, table)), start)
+        assert list(context) == row.prefixes[:start], f"{row.req_id} sees a context that is not its own"
+        written = table[start // self.block_size : -(-stop // self.block_size)]
+        assert all(self.num_holders[block_id] == 1 for block_id in written), f"{row.req_id} writes to a shared block"
+        for position in range(start, stop):
+            self.kv[table[position // self.block_size]][position % self.block_size] = row.prefixes[position]
+
+    def _spoil(self, row: FakeRow, count: int) -> None:
+        """Leave garbage where the last `count` of the row's computed tokens lie."""
+        for table in row.tables:
+            for position in range(row.num_computed_tokens - count, row.num_computed_tokens):
+                self.kv[table[position // self.block_size]][position % self.block_size] = GARBAGE
+
+    def _fail(self, output: SchedulerOutput) -> None:
+        if self.fails_in == "forward":
+            for req_id, count in output.num_scheduled_tokens.items():
+                self.rows[self.row_of[req_id]].num_computed_tokens += count
+        for req_id, count in output.num_scheduled_tokens.items():
+            self._spoil(self.rows[self.row_of[req_id]], count)
+        self.fails_in = None
+        raise RuntimeError("this step was told to fail")
+
+
+# -------------------------------------------------------------------------------------------- custom constraints
+
+
+@dataclass
+class FakeConstraint:
+    """Vetoes whom it is told to, and keeps account of what it was told."""
+
+    blocks_queue: bool = False
+    vetoed: set[str] = field(default_factory=set)
+    commits: list[tuple[str, int, int]] = field(default_factory=list)  # (request id, start, count)
+    reserved: set[str] = field(default_factory=set)  # committed and not released
+    num_vetoes: int = 0
+
+    def limit(self, request: Request, start: int, count: int, budget: object) -> int:
+        if request.request_id in self.vetoed:
+            self.num_vetoes += 1
+            return 0
+        return count
+
+    def commit(self, request: Request, start: int, count: int, budget: object) -> None:
+        self.commits.append((request.request_id, start, count))
+        self.reserved.add(request.request_id)
+
+    def release(self, request: Request) -> None:
+        self.reserved.remove(request.request_id)

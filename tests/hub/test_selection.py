@@ -1,0 +1,105 @@
+import pytest
+
+from octavo.errors import ModelNotFoundError
+from octavo.hub.selection import select_files
+
+FOLDER = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "merges.txt"]
+SHARDS = [f"Big-Q8_0-{i:05}-of-00003.gguf" for i in (1, 2, 3)]
+GGUFS = ["tiny-Q4_K_M.gguf", "tiny-Q4_K_S.gguf", "tiny.q4_k.gguf", "tiny-f16.gguf", "mmproj-tiny-f16.gguf"]
+
+
+def test_folder_is_its_weights_configuration_and_tokenizer() -> None:
+    useless = [
+        "README.md",
+        "pytorch_model.bin",
+        "onnx/model.onnx",
+        "original/model.safetensors",
+        ".gitattributes",
+    ]
+    selection = select_files("org/tiny", [*useless, *FOLDER], "")
+    assert selection.entry == ""
+    assert sorted(selection.files) == sorted(FOLDER)
+
+
+def test_second_copy_of_the_weights_is_left_alone() -> None:
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    files = ["config.json", "model.safetensors.index.json", *shards, "consolidated.safetensors"]
+    assert sorted(select_files("org/tiny", files, "").files) == sorted(files[:-1])
+
+
+def test_only_copy_of_the_weights_is_taken_whatever_its_name() -> None:
+    assert (
+        "consolidated.safetensors"
+        in select_files("o/t", ["config.json", "consolidated.safetensors"], "").files
+    )
+
+
+def test_later_stages_of_an_embedding_model_come_along() -> None:
+    stages = ["modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    assert set(select_files("org/tiny", [*FOLDER, *stages], "").files) == {*FOLDER, *stages}
+
+
+def test_folder_is_preferred_where_nothing_is_chosen() -> None:
+    assert select_files("org/tiny", [*FOLDER, *GGUFS], "").entry == ""
+
+
+@pytest.mark.parametrize(
+    ("choice", "entry"),
+    [
+        ("Q4_K_M", "tiny-Q4_K_M.gguf"),
+        ("q4_k_s", "tiny-Q4_K_S.gguf"),
+        ("Q4_K", "tiny.q4_k.gguf"),
+        ("F16", "tiny-f16.gguf"),
+        ("tiny-Q4_K_S.gguf", "tiny-Q4_K_S.gguf"),
+    ],
+)
+def test_choice_picks_one_file(choice: str, entry: str) -> None:
+    selection = select_files("org/tiny", [*FOLDER, *GGUFS], choice)
+    assert (selection.entry, selection.files) == (entry, (entry,))
+
+
+@pytest.mark.parametrize("choice", ["", "Q8_0", SHARDS[0], SHARDS[2]])
+def test_split_model_is_one_model_opened_at_its_first_file(choice: str) -> None:
+    selection = select_files("org/big", SHARDS[::-1], choice)
+    assert (selection.entry, selection.files) == (SHARDS[0], tuple(SHARDS))
+
+
+def test_choice_finds_files_in_folders() -> None:
+    files = ["Q4_K_M/tiny-Q4_K_M.gguf", "Q8_0/tiny-Q8_0.gguf"]
+    assert select_files("org/tiny", files, "Q8_0").entry == files[1]
+    assert select_files("org/tiny", files, "tiny-Q8_0.gguf").entry == files[1]
+    assert select_files("org/tiny", files, files[1]).entry == files[1]
+
+
+def test_only_gguf_model_needs_no_choice() -> None:
+    assert select_files("org/tiny", ["README.md", "a.gguf", "mmproj-a.gguf"], "").entry == "a.gguf"
+
+
+def test_several_gguf_models_are_listed_as_they_can_be_asked_for() -> None:
+    with pytest.raises(ModelNotFoundError, match="more than one GGUF model") as caught:
+        select_files("org/tiny", GGUFS, "")
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        f"org/tiny:{name}" for name in sorted(GGUFS) if not name.startswith("mmproj")
+    ]
+
+
+def test_choice_that_fits_several_lists_only_those() -> None:
+    files = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "b-Q8_0.gguf"]
+    with pytest.raises(ModelNotFoundError, match="more than one GGUF model 'Q4_K_M'") as caught:
+        select_files("org/tiny", files, "Q4_K_M")
+    assert "b-Q4_K_M.gguf" in str(caught.value)
+    assert "b-Q8_0.gguf" not in str(caught.value)
+
+
+@pytest.mark.parametrize("choice", ["Q2_K", "other.gguf", "iny"])
+def test_choice_that_fits_nothing_lists_what_there_is(choice: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=f"no GGUF model '{choice}'") as caught:
+        select_files("org/tiny", GGUFS, choice)
+    assert "org/tiny:tiny-f16.gguf" in str(caught.value)
+
+
+@pytest.mark.parametrize("choice", ["", "Q4_0"])
+@pytest.mark.parametrize("files", [[], ["config.json", "pytorch_model.bin"], ["adapter.safetensors"]])
+def test_repository_without_a_readable_model_is_refused(files: list[str], choice: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="neither a GGUF model nor"):
+        select_files("org/tiny", files, choice)
