@@ -1,2 +1,1 @@
-"""The side of the engine that speaks text: tokenizers, chat templates, detokenization, requests in and
-outputs out."""
+"""The side that speaks text: tokenizers, chat templates, detokenization, requests in, outputs out."""

@@ -31,8 +31,10 @@ def _normalize_message(message: Mapping[str, Any], where: str) -> Message:
     if not isinstance(role, str) or not role:
         raise RequestError(f'{where} has role {role!r}; it must be a text such as "user".', param="messages")
     normal = {**message, "content": _content_text(message.get("content"), where)}
-    if message.get("tool_calls"):
-        normal["tool_calls"] = [_normalize_tool_call(call, where) for call in message["tool_calls"]]
+    if tool_calls := message.get("tool_calls"):
+        if not isinstance(tool_calls, list):
+            raise RequestError(f"{where} has tool_calls that are no list.", param="messages")
+        normal["tool_calls"] = [_normalize_tool_call(call, where) for call in tool_calls]
     elif message.get("content") is None:
         raise RequestError(
             f"{where} ({role}) has no content; only an assistant message with tool_calls may go without.",

@@ -42,8 +42,7 @@ class IncrementalDetokenizer:
             and prompt_token_ids is not None
             and all(map(self._is_skipped, prompt_token_ids))
         )
-        # How far before new text a stop string may begin; that much text is not shown yet if it may have to
-        # go.
+        # How far before new text a stop string may begin: text that may yet have to go is not shown.
         self._reach = max(map(len, params.stop), default=1) - 1
         self._hold_back = 0 if params.include_stop_str_in_output else self._reach
         self._tail = ""  # the last `_reach` characters
@@ -122,8 +121,7 @@ class IncrementalDetokenizer:
         return stop
 
     def _find_stop(self, window: str) -> tuple[int, str] | None:
-        """(start in `window`, stop string) of the stop string that is complete first, in the part after
-        `_tail`."""
+        """(start in `window`, stop string) of what is complete first, after `_tail`."""
         first: tuple[int, str] | None = None
         for stop in self._params.stop:
             start = window.find(stop, max(0, len(self._tail) - len(stop) + 1))

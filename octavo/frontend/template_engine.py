@@ -20,9 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from octavo.errors import RequestError
 
-# A thousand messages compared with each other take a million turns; more than that is no prompt in the
-# making.
-MAX_LOOP_TURNS = 2_000_000
+# Five hundred messages, each compared with all, take a quarter of a million turns; a million take a second.
+MAX_LOOP_TURNS = 1_000_000
 MAX_TEXT_CHARACTERS = 64_000_000
 
 _BUDGET = "__loop_budget__"
@@ -116,8 +115,7 @@ def _join(pieces: Iterable[str]) -> str:
 
 
 class _GenerationTag(Extension):
-    """{% generation %} … {% endgeneration %} marks what an assistant wrote, for training; here it has no
-    effect."""
+    """{% generation %} … {% endgeneration %} marks, for training, what an assistant wrote; no effect here."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it per instance
 

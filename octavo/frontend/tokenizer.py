@@ -42,14 +42,12 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """The tokenizer in the metadata of a GGUF file. Raises UnsupportedError or WeightError, naming the
-        key."""
+        """The tokenizer in a GGUF file's metadata. Raises UnsupportedError or WeightError, naming the key."""
         return cls(load_gguf(metadata))
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
-        """The tokenizer in a Hugging Face folder. Raises ModelNotFoundError or WeightError, naming the
-        file."""
+        """The tokenizer of a Hugging Face folder. Raises ModelNotFoundError or WeightError, naming a file."""
         return cls(load_folder(Path(path)))
 
     @cached_property
@@ -143,8 +141,7 @@ class Tokenizer:
 
     @cached_property
     def _inner_backend(self) -> tokenizers.Tokenizer:
-        """For text that follows a special token: where only the first word of a text gets a space, it gets
-        none."""
+        """For text after a special token: no space is put before it where only a text's start gets one."""
         pre_tokenizer = self._backend.pre_tokenizer
         if isinstance(pre_tokenizer, pre_tokenizers.Metaspace) and pre_tokenizer.prepend_scheme == "first":
             inner = pre_tokenizers.Metaspace(pre_tokenizer.replacement, "never", pre_tokenizer.split)

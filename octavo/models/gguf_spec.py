@@ -66,8 +66,8 @@ def spec_from_gguf(metadata: Mapping[str, Any], source: WeightSource) -> ModelSp
 
 
 def _scaling(keys: Keys, max_position_embeddings: int) -> RopeScaling:
-    """Files older than `rope.scaling.*` have only `rope.scale_linear`; a factor without a type is linear,
-    too.
+    """How positions are stretched. Files older than `rope.scaling.*` have `rope.scale_linear`, and a factor
+    without a type is linear, too.
     """
     kind = keys.text("rope.scaling.type", default="linear")
     factor = keys.number("rope.scaling.factor", default=keys.number("rope.scale_linear", default=1.0))
@@ -77,15 +77,14 @@ def _scaling(keys: Keys, max_position_embeddings: int) -> RopeScaling:
         return LinearScaling(factor)
     keys.accept("rope.scaling.type", "none", "linear", "yarn")
     keys.accept("rope.scaling.yarn_ext_factor", 1.0)
-    magnitude = yarn_magnitude(factor)
-    if "rope.scaling.yarn_log_multiplier" in keys:
-        magnitude /= yarn_magnitude(factor, keys.number("rope.scaling.yarn_log_multiplier"))
+    keys.accept("rope.scaling.yarn_attn_factor", 1.0)
+    keys.accept("rope.scaling.yarn_log_multiplier")
     return YarnScaling(
         factor=factor,
         original_context=keys.integer(
             "rope.scaling.original_context_length", default=max_position_embeddings
         ),
-        magnitude=magnitude * keys.number("rope.scaling.attn_factor", default=1.0),
+        magnitude=yarn_magnitude(factor) * keys.number("rope.scaling.attn_factor", default=1.0),
         beta_fast=keys.number("rope.scaling.yarn_beta_fast", default=32.0),
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", default=1.0),
     )

@@ -50,8 +50,7 @@ class Sampler:
         NaN or +inf among its logits, or with nothing but -inf, gets INVALID_TOKEN_ID and no logprobs; the
         other rows are not affected.
         """
-        if self._num_token_ids is not None:
-            logits[:, self._num_token_ids :] = -np.inf
+        self._mask_padding(logits)
         token_ids = logits.argmax(axis=1)  # the first of equals; of NaN, if there is one
         usable = np.isfinite(logits[np.arange(len(logits)), token_ids])
         token_ids[~usable] = INVALID_TOKEN_ID
@@ -72,6 +71,23 @@ class Sampler:
                 normalize=self._logprobs_are_normalized,
             )
         return SamplerOutput(token_ids, logprobs)
+
+    def gather_logprobs(
+        self, logits: np.ndarray, token_ids: np.ndarray, num_logprobs: int
+    ) -> list[TokenLogprobs]:
+        """Raw log-probabilities of given tokens [L] (of a prompt, say) and of the likeliest, from logits [L, V].
+
+        The logits are overwritten as in `forward`.
+        """
+        self._mask_padding(logits)
+        return [
+            gather_logprobs(row, int(token_id), num_logprobs, normalize=True)
+            for row, token_id in zip(logits, token_ids, strict=True)
+        ]
+
+    def _mask_padding(self, logits: np.ndarray) -> None:
+        if self._num_token_ids is not None:
+            logits[:, self._num_token_ids :] = -np.inf
 
 
 def _process(logits: np.ndarray, metadata: SamplingMetadata, row: int) -> np.ndarray:

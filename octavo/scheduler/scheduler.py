@@ -247,7 +247,8 @@ class Scheduler:
 
     def fail_step(self, output: SchedulerOutput, reason: str) -> EngineCoreOutputs:
         """The step could not be run: its requests end with an error, all others go on."""
-        outputs = self.finish_requests(output.num_scheduled_tokens, RequestStatus.FINISHED_ERROR, reason)
+        failed = [request.request_id for request in self.running if request.request_id in output.num_scheduled_tokens]
+        outputs = self.finish_requests(failed, RequestStatus.FINISHED_ERROR, reason)
         return EngineCoreOutputs(outputs, self.make_stats())
 
     def make_stats(self) -> SchedulerStats:

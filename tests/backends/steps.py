@@ -33,7 +33,9 @@ def cache_config(model: Model, block_size: int, num_blocks: int) -> KVCacheConfi
 def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_size: int) -> Batch:
     """The step that runs the next `counts[i]` tokens of `requests[i]`, and wants logits of all of them."""
     chosen = [requests[index] for index in counts]
-    positions = [request.num_computed + np.arange(counts[index]) for index, request in _items(requests, counts)]
+    positions = [
+        request.num_computed + np.arange(counts[index]) for index, request in _items(requests, counts)
+    ]
     slots = [
         request.block_ids[p // block_size].astype(np.int64) * block_size + p % block_size
         for request, p in zip(chosen, positions, strict=True)
@@ -65,7 +67,7 @@ def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_siz
 def run_steps(
     backend: Backend, requests: Sequence[Request], steps: Sequence[Mapping[int, int]], block_size: int
 ) -> list[np.ndarray]:
-    """Logits of every token that the steps run, one array [tokens, vocab] for each request. Advances the requests."""
+    """Logits of every token that the steps run, [tokens, vocab] for each request. Advances the requests."""
     logits: list[list[np.ndarray]] = [[] for _ in requests]
     for counts in steps:
         batch = make_batch(requests, counts, block_size)

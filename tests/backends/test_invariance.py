@@ -53,7 +53,12 @@ def in_chunks(size: int) -> list[dict[int, int]]:
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64, PROMPT_LENGTH])
 def test_chunks_and_blocks_leave_no_trace(
-    backend: ReferenceBackend, model: Model, prompt: np.ndarray, expected: np.ndarray, chunk: int, block_size: int
+    backend: ReferenceBackend,
+    model: Model,
+    prompt: np.ndarray,
+    expected: np.ndarray,
+    chunk: int,
+    block_size: int,
 ) -> None:
     backend.allocate_kv_cache(cache_config(model, block_size, NUM_BLOCKS))
     request = make_request(prompt, block_size, shuffled_blocks())
@@ -107,5 +112,7 @@ def test_logits_of_a_token_do_not_depend_on_which_others_are_asked_for(
         assert np.array_equal(backend.compute_logits(hidden, np.array(indices)), whole[indices])
 
 
-def test_no_logits_are_computed_when_none_are_asked_for(backend: ReferenceBackend, expected: np.ndarray) -> None:
+def test_no_logits_are_computed_when_none_are_asked_for(
+    backend: ReferenceBackend, expected: np.ndarray
+) -> None:
     assert backend.compute_logits(np.zeros((3, 48), np.float32), np.empty(0, np.int64)).shape == (0, 101)

@@ -98,8 +98,8 @@ def test_silu_of_very_negative_numbers_is_zero() -> None:
     assert np.array_equal(make_ops().silu_and_mul(x), np.zeros((1, 2), np.float32))
 
 
-# Two requests in blocks of 4: the first has 5 computed tokens in blocks 3 and 1 and runs 2 more; the second begins, with
-# 3 tokens in block 2.
+# Two requests in blocks of 4: the first has 5 computed tokens in blocks 3 and 1 and runs 2 more; the second
+# begins, with 3 tokens in block 2.
 LAYER = AttentionLayer(index=7, num_heads=6, num_kv_heads=2, head_size=8, scale=0.3)
 CONTEXTS = [6, 7, 1, 2, 3]
 

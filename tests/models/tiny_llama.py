@@ -30,6 +30,7 @@ _GGUF_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_HUGGINGFACE_NAMES = {gguf: huggingface for huggingface, gguf in _GGUF_NAMES.items()}
 
 
 class ArraySource:
@@ -100,7 +101,7 @@ def make_arrays(config: Mapping[str, Any], seed: int = 0) -> Arrays:
         arrays[prefix + "post_attention_layernorm.weight"] = 1 + _normal(random, hidden)
         for name, shape in matrices.items():
             arrays[f"{prefix}{name}.weight"] = _normal(random, *shape)
-            if config["attention_bias"] and "self_attn" in name or config["mlp_bias"] and "mlp" in name:
+            if config["attention_bias" if "self_attn" in name else "mlp_bias"]:
                 arrays[f"{prefix}{name}.bias"] = _normal(random, shape[0])
     arrays["model.norm.weight"] = 1 + _normal(random, hidden)
     if not config["tie_word_embeddings"]:
@@ -114,14 +115,10 @@ def make_model(config: Mapping[str, Any], seed: int = 0) -> Model:
 
 
 def gguf_content(config: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-    """Metadata (but for rope scaling) and tensors of the same model in a GGUF file, as llama.cpp's converter writes them."""
-    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-    tensors = {}
-    for name, array in arrays.items():
-        for part, num_heads in heads.items():
-            if part in name:
-                array = _as_neighbours(array, num_heads)
-        tensors[_gguf_name(name)] = array
+    """Metadata (but for rope scaling) and tensors of the same model in a GGUF file, as llama.cpp's converter
+    writes them.
+    """
+    tensors = {_gguf_name(name): _as_neighbours(name, array, config) for name, array in arrays.items()}
     metadata = {
         "general.architecture": "llama",
         "general.name": "tiny",
@@ -140,8 +137,37 @@ def gguf_content(config: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, A
     return metadata, tensors
 
 
-def _normal(random: np.random.Generator, *shape: int) -> np.ndarray:
-    return random.normal(0, 0.2, shape).astype(np.float32)
+def huggingface_name(gguf_name: str) -> str:
+    """What a Hugging Face folder calls the tensor `gguf_name` of a GGUF file."""
+    module, _, kind = gguf_name.rpartition(".")
+    if not module.startswith("blk."):
+        return f"{_HUGGINGFACE_NAMES[module]}.{kind}"
+    _, layer, part = module.split(".")
+    return f"model.layers.{layer}.{_HUGGINGFACE_NAMES[part]}.{kind}"
+
+
+def as_halves(name: str, array: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Undoes what conversion to GGUF does to the tensor that a Hugging Face folder calls `name`."""
+    num_heads = _num_rotary_heads(name, config)
+    if not num_heads:
+        return array
+    pairs = array.reshape(num_heads, -1, 2, *array.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(array.shape)
+
+
+def _as_neighbours(name: str, array: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Rows of q and k reordered: features that turn as a pair, half a head apart, become neighbours."""
+    num_heads = _num_rotary_heads(name, config)
+    if not num_heads:
+        return array
+    halves = array.reshape(num_heads, 2, -1, *array.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
+
+
+def _num_rotary_heads(name: str, config: Mapping[str, Any]) -> int:
+    """Heads in the rows of the tensor `name`, if rotary embeddings are applied to them, else 0."""
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    return next((count for part, count in heads.items() if part in name), 0)
 
 
 def _gguf_name(name: str) -> str:
@@ -152,7 +178,5 @@ def _gguf_name(name: str) -> str:
     return f"blk.{layer}.{_GGUF_NAMES[part]}.{kind}"
 
 
-def _as_neighbours(array: np.ndarray, num_heads: int) -> np.ndarray:
-    """Rows in another order: the features of a head that turn as a pair, half a head apart, become neighbours."""
-    halves = array.reshape(num_heads, 2, -1, *array.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
+def _normal(random: np.random.Generator, *shape: int) -> np.ndarray:
+    return random.normal(0, 0.2, shape).astype(np.float32)

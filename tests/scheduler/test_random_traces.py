@@ -81,14 +81,14 @@ class World:
         self.stems = [[rng.randrange(1, 9) for _ in range(16)] for _ in range(2)]
         self.records: dict[str, Record] = {}
         self.num_to_come = rng.randint(1, 10)
-        self.rush = rng.choice([0.3, 0.7, 1.0])  # how fast they come
+        self.rush = rng.choice([0.4, 0.8, 1.0])  # how fast they come
         self.num_added = 0
         self.work = 0  # tokens that all requests come to, each alone
 
     def make_core(self) -> EngineCore:
         rng = self.rng
         block_size, num_groups = rng.choice([1, 2, 3, 4]), rng.choice([1, 1, 1, 2])
-        max_model_len = rng.choice([2, 3, 5, 8, 12, 16, 20, 24])
+        max_model_len = rng.choice([2, 5, 10, 16, 24, 32])
         # From a prompt token and an answer to three times the longest sequence; one block more is the null block.
         per_group = rng.randint(-(-2 // block_size), max(3 * max_model_len // block_size, 2))
         kv_config = make_kv_config(1 + num_groups * per_group + rng.randrange(num_groups), block_size, num_groups)
@@ -98,8 +98,8 @@ class World:
             max_model_len,
             [self.constraint] if self.has_constraint else [],
             enable_caching=rng.random() < 0.8,
-            max_num_batched_tokens=rng.choice([1, 3, 6, 12, 24, 24]) if chunked else max_model_len + rng.randint(0, 4),
-            max_num_seqs=rng.choice([1, 3, 4, 5, 8]),
+            max_num_batched_tokens=rng.choice([1, 4, 8, 16, 32]) if chunked else max_model_len + rng.randint(0, 4),
+            max_num_seqs=rng.choice([1, 3, 5, 8]),
             enable_chunked_prefill=chunked,
             long_prefill_token_threshold=rng.choice([None, None, 0, 1, 3]),
             scheduling_policy=self.policy,
@@ -127,18 +127,18 @@ class World:
         if rng.random() < 0.03:
             busy = any(request.row >= 0 for request in self.scheduler.requests.values())
             assert self.core.reset_prefix_cache() is not busy
-        if rng.random() < 0.02:
+        if rng.random() < 0.01:
             self.executor.fails_in = rng.choice(["forward", "sample"])
         if self.has_constraint:
             self.constraint.vetoed = {req_id for req_id in self.scheduler.requests if rng.random() < 0.3}
 
     def add(self, request_id: str) -> None:
         rng, most = self.rng, self.scheduler.max_model_len - 1
-        stem = rng.choice(self.stems)[: rng.randint(0, 10)]
+        stem = rng.choice(self.stems)[: rng.randint(0, 8)]
         tail = [rng.randrange(1, 9) for _ in range(rng.choice([0, 1, 1, 2, 5]))]
         request = make_request(
             request_id,
-            (stem + tail)[: rng.randint(1, most)] or [7],
+            (stem + tail)[: rng.choice([most, -(-most // 2)])] or [7],
             rng.choice(PARAMS),
             priority=rng.randint(0, 2) if self.policy == "priority" else 0,
             arrival_time=float(self.num_added // 2 if self.policy == "priority" else self.num_added),
@@ -150,7 +150,7 @@ class World:
         self.num_added += 1
         self.work += len(request.prompt_token_ids) + len(due)
         self.executor.invalid -= {(request_id, length) for length in range(most + 1)}
-        if rng.random() < 0.05:
+        if rng.random() < 0.03:
             self.executor.invalid.add((request_id, rng.randint(1, most)))
         self.core.add_request(request)
 
@@ -213,8 +213,8 @@ class World:
 
 
 PARAMS = [
-    *(make_params(max_tokens) for max_tokens in (1, 3, 8, 16, 24, None)),
-    make_params(12, ignore_eos=True),
+    *(make_params(max_tokens) for max_tokens in (1, 5, 12, 20, 32, None)),
+    make_params(20, ignore_eos=True),
     make_params(12, stop_token_ids=(3, 4, 5, 6)),
     make_params(6, skip_reading_prefix_cache=True),
 ]

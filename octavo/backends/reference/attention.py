@@ -41,7 +41,7 @@ class KVCache:
         by_slot[1, slots[kept]] = v[kept]
 
     def read(self, layer: int, block_table: np.ndarray, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of K and V [num_tokens, num_kv_heads, head_size], as they lie in the blocks of `block_table`."""
+        """Copies of K and V, each [num_tokens, num_kv_heads, head_size], from the blocks of `block_table`."""
         pages = self._pages[layer]
         num_blocks = -(-num_tokens // pages.shape[2])
         k, v = pages[:, block_table[:num_blocks]].reshape(2, -1, *pages.shape[3:])[:, :num_tokens]
@@ -56,7 +56,7 @@ class KVCache:
 def paged_attention(
     q: np.ndarray, cache: KVCache, layer: AttentionLayer, metadata: CommonAttentionMetadata
 ) -> np.ndarray:
-    """From q [T, num_heads, head_size] to what each token sees of its request up to itself, in the same shape.
+    """From q [T, num_heads, head_size] to what each token sees of its request up to itself, the same shape.
 
     K and V of the step's own tokens must be in the cache.
     """

@@ -9,7 +9,6 @@ from octavo.backends.reference.ops import ReferenceOps
 from octavo.backends.reference.parameters import Parameters
 from octavo.errors import CapacityError
 from octavo.models.model import Model
-from octavo.sampling.logprobs import gather_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
@@ -68,10 +67,7 @@ class ReferenceBackend:
         self, logits: np.ndarray, token_ids: np.ndarray, num_logprobs: int
     ) -> list[TokenLogprobs]:
         """Raw log-probabilities of one token for each row of `logits`, and of the most likely tokens."""
-        return [
-            gather_logprobs(row, int(token_id), num_logprobs, normalize=True)
-            for row, token_id in zip(logits, token_ids, strict=True)
-        ]
+        return self._sampler.gather_logprobs(logits, token_ids, num_logprobs)
 
     def zero_blocks(self, block_ids: np.ndarray) -> None:
         """Set K and V of `block_ids` to zero in every layer."""

@@ -37,7 +37,8 @@ class TiledMatrix:
 def _multiply_tiles(tiles: np.ndarray, values: np.ndarray) -> np.ndarray:
     """tiles [n, height, in] times the transposed `values` → [n, height, out].
 
-    numpy calls BLAS once for each tile. The matrix stands on the left because OpenBLAS then takes half the time.
+    numpy calls BLAS once for each tile. The matrix stands on the left because OpenBLAS then takes half the
+    time.
     """
     return np.ascontiguousarray((values @ tiles.transpose(0, 2, 1)).transpose(0, 2, 1))
 

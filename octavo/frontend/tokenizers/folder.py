@@ -59,8 +59,7 @@ def _load_backend(path: Path) -> tokenizers.Tokenizer:
 def _obey_affix_flags(
     backend: tokenizers.Tokenizer, config: Mapping[str, Any], role_texts: Mapping[str, str]
 ) -> None:
-    """Replace what tokenizer.json puts around a text where tokenizer_config.json has flags that say
-    otherwise."""
+    """Let flags of tokenizer_config.json overrule what tokenizer.json puts around a text."""
     if not any(isinstance(config.get(flag), bool) for flag in ("add_bos_token", "add_eos_token")):
         return
     bos, eos = (

@@ -50,8 +50,7 @@ def load_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
 def _add_affixes(
     backend: tokenizers.Tokenizer, metadata: Mapping[str, Any], vocabulary: GGUFVocabulary, adds_bos: bool
 ) -> None:
-    """Make the backend begin and end texts as the file's flags say; `adds_bos` holds where it has no flag for
-    BOS."""
+    """Put BOS and EOS around texts as the file's flags say; `adds_bos` stands in for a missing flag."""
     flags = {
         "bos": metadata.get("tokenizer.ggml.add_bos_token"),
         "eos": metadata.get("tokenizer.ggml.add_eos_token"),

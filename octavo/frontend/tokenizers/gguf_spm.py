@@ -1,5 +1,4 @@
-"""SentencePiece BPE from a GGUF file (`tokenizer.ggml.model` = "llama"): no merges, but a score for every
-token.
+"""SentencePiece BPE from a GGUF file (`tokenizer.ggml.model` = "llama"): a score for every token, no merges.
 
 SentencePiece joins, again and again, the two neighbours whose union is the token with the best score
 ("SentencePiece: A simple and language independent subword tokenizer", 2018). That is BPE whose merges are all
@@ -16,17 +15,16 @@ from octavo.frontend.tokenizers.gguf_vocabulary import NORMAL, SPACE, USER_DEFIN
 
 
 def respell_spaces(vocabulary: GGUFVocabulary) -> GGUFVocabulary:
-    """Spell user-defined runs of spaces as the model sees them, with U+2581.
+    """Spell user-defined runs of spaces with U+2581, as the model sees them.
 
-    Converters write these tokens with plain spaces, which never reach the model: all spaces become U+2581
-    before.
+    Converters write them with plain spaces, but no space is left in a text when tokens are looked for.
     """
     taken = set(vocabulary.tokens)
     tokens = list(vocabulary.tokens)
-    for token_id, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
-        run = SPACE * len(token)
-        if kind == USER_DEFINED and token and not token.strip(" ") and run not in taken:
-            tokens[token_id] = run
+    for token_id, kind in enumerate(vocabulary.types):
+        if kind == USER_DEFINED and tokens[token_id] and not tokens[token_id].strip(" "):
+            run = SPACE * len(tokens[token_id])
+            tokens[token_id] = tokens[token_id] if run in taken else run
     return GGUFVocabulary(tokens, vocabulary.types, vocabulary.roles)
 
 
@@ -58,12 +56,10 @@ def build_sentencepiece_bpe(
 def _merges(
     vocabulary: GGUFVocabulary, ids_by_text: dict[str, int], scores: list[float]
 ) -> list[tuple[str, str]]:
-    """Every way to cut a token in two tokens, the best token first and, of one token, the longest left part
-    first.
+    """Every way to cut a token in two, the best token first and of its cuts the longest left part.
 
     Control tokens are left out, so that no run of ordinary text can become one. User-defined tokens come
-    before all others: SentencePiece takes them out of the text first, and converters give them no meaningful
-    score.
+    first: SentencePiece takes them out of the text beforehand, and converters give them no meaningful score.
     """
     ranked = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
     tokens, types = vocabulary.tokens, vocabulary.types

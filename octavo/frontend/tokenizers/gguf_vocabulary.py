@@ -45,8 +45,7 @@ _HARMONY_END, _HARMONY_STOPS = "<|end|>", ("<|return|>", "<|call|>")
 
 @dataclass(frozen=True, slots=True)
 class GGUFVocabulary:
-    """Token texts by id, the type of each, and the ids that the file gives a role (`bos`, `eos`, `unknown`,
-    ...)."""
+    """Token texts and types by id, and the ids that have a role (`bos`, `eos`, `unknown`, …)."""
 
     tokens: list[str]
     types: list[int]
@@ -54,8 +53,7 @@ class GGUFVocabulary:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> GGUFVocabulary:
-        """Read `tokenizer.ggml.tokens`, `.token_type` and `.<role>_token_id`. Raises WeightError if they
-        disagree."""
+        """Read tokens, token types and `<role>_token_id`. Raises WeightError where they disagree."""
         tokens = read_array(metadata, "tokenizer.ggml.tokens")
         types = [NORMAL] * len(tokens)
         if "tokenizer.ggml.token_type" in metadata:

@@ -23,8 +23,7 @@ class TokenizerParts:
 
 
 def add_affixes(backend: tokenizers.Tokenizer, bos_token: str | None, eos_token: str | None) -> None:
-    """Make `backend` put these tokens around a text when asked for special tokens; None puts nothing
-    there."""
+    """Make `backend` put these tokens around a text that is encoded with special tokens."""
     pieces = [piece for piece in (bos_token, "$A", eos_token) if piece is not None]
     texts = {text for text in (bos_token, eos_token) if text is not None}
     backend.post_processor = processors.TemplateProcessing(

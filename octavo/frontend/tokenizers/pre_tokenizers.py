@@ -1,5 +1,4 @@
-"""The pre-tokenizers of byte-level BPE vocabularies, by the name a GGUF file gives them
-(`tokenizer.ggml.pre`).
+"""The pre-tokenizers of byte-level BPE vocabularies, by their names in GGUF files (`tokenizer.ggml.pre`).
 
 A byte-level BPE vocabulary is only right together with the way its training text was cut into words, and a
 GGUF file carries no more than a name for it. This module states, for every name it knows, the cuts and the
@@ -89,13 +88,12 @@ def find_pre_tokenizer(name: str | None) -> PreTokenizerKind:
 
 
 def _tiktoken_words(digits: str, letter: str = r"\p{L}", not_symbol: str = r"\s\p{L}\p{N}") -> str:
-    """The word pattern that GPT-4 introduced; families differ in how many digits make a word and what a
-    letter is."""
+    """GPT-4's word pattern; families differ in the digits of a word and in what a letter is."""
     return rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?{letter}+|{digits}| ?[^{not_symbol}]+[\r\n]*|{_SPACES}"
 
 
 def _cased_words(digits: str, suffix: str = "") -> str:
-    """The word pattern that GPT-4o introduced: a word also ends where lower case turns to upper case."""
+    """GPT-4o's word pattern, in which a word also ends where lower case turns to upper case."""
     return (
         rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{suffix}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{suffix}"
         rf"|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"

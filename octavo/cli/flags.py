@@ -1,0 +1,179 @@
+"""Flags made from the engine's settings and from the fields of `SamplingParams`, and what they come to.
+
+A field becomes a flag by its name, annotation, default and help: a new one in `octavo.config` needs no line
+here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from octavo.config import EngineConfig, parse_size, setting_sections
+from octavo.errors import ConfigError, RequestError
+from octavo.types.params import SamplingParams
+from octavo.types.rules import field_rules
+
+# The fields that mean something to a person who reads one answer and that every engine has: those which need
+# an optional feature, or which ask for something besides the text, are not among them.
+SAMPLING_FLAGS = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+    "truncate_prompt_tokens",
+)
+
+# A person at a terminal wants the whole answer, and the model's best one. At a temperature of 1 a small model
+# wanders: asked for the capital of France, the default one begins with its likeliest word one time in six.
+SAMPLING_DEFAULTS: Mapping[str, Any] = MappingProxyType({"max_tokens": None, "temperature": 0.0})
+
+_Made = TypeVar("_Made")
+
+
+class _Source(NamedTuple):
+    """What is known of a flag's field."""
+
+    name: str
+    annotation: Any
+    default: Any
+    help: str
+
+
+class FieldOption(click.Option):
+    """A flag made from a field. `section` is its heading in the help."""
+
+    def __init__(self, source: _Source, section: str) -> None:
+        flag = spell_flag(source.name)
+        attributes = _click_type(source.annotation)
+        super().__init__(
+            [f"{flag}/--no-{flag[2:]}" if attributes["type"] is bool else flag, source.name],
+            default=source.default,
+            help=source.help,
+            show_default=source.default is not False,
+            **attributes,
+        )
+        self.section = section
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists the flags made from fields under headings of their own, after all others."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the flags, section by section."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+        for section, records in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+
+class _Size(click.ParamType):
+    """A number with an optional suffix, or `auto`, which the configuration may refuse."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, or "auto"."""
+        if not isinstance(value, str) or value == "auto":
+            return value
+        try:
+            return parse_size(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+def engine_options() -> list[click.Parameter]:
+    """A flag for every setting of the engine but the model, which is an argument of the commands."""
+    options: list[click.Parameter] = []
+    for section, kind, setting in _settings():
+        if setting.name != "model":
+            annotation = get_type_hints(kind)[setting.name]
+            source = _Source(setting.name, annotation, setting.default, setting.metadata["help"])
+            options.append(FieldOption(source, section))
+    return options
+
+
+def sampling_options() -> list[click.Parameter]:
+    """A flag for each of SAMPLING_FLAGS."""
+    rules = {rule.name: rule for rule in field_rules(SamplingParams)}
+    hints = get_type_hints(SamplingParams)
+    return [
+        FieldOption(
+            _Source(name, hints[name], SAMPLING_DEFAULTS.get(name, rules[name].default), rules[name].help),
+            "Sampling",
+        )
+        for name in SAMPLING_FLAGS
+    ]
+
+
+def engine_config(model: str, flags: Mapping[str, Any]) -> EngineConfig:
+    """The configuration that the flags among `flags` ask for. Raises click.UsageError, naming the flag."""
+    chosen = {name: flags[name] for name in setting_sections() if name in flags}
+    return _made(lambda: EngineConfig.from_settings(model=model, **chosen))
+
+
+def sampling_params(flags: Mapping[str, Any]) -> SamplingParams:
+    """The parameters that the flags among `flags` ask for. Raises click.UsageError, naming the flag."""
+    return _made(lambda: SamplingParams(**{name: flags[name] for name in SAMPLING_FLAGS}))
+
+
+def spell_flag(name: str) -> str:
+    """The flag of a field: `max_num_seqs` is `--max-num-seqs`."""
+    return "--" + name.replace("_", "-")
+
+
+def _made(make: Callable[[], _Made]) -> _Made:
+    try:
+        return make()
+    except (ConfigError, RequestError) as error:
+        raise click.UsageError(_with_flags(str(error))) from error
+
+
+def _with_flags(message: str) -> str:
+    """`message` with fields spelled as flags: its first word, and wherever no other word could be meant."""
+    names = {*setting_sections(), *SAMPLING_FLAGS}
+    first, separator, rest = message.partition(" ")
+    if first in names:
+        first = spell_flag(first)
+    unmistakable = "|".join(name for name in names if "_" in name)
+    return first + separator + re.sub(rf"\b({unmistakable})\b", lambda match: spell_flag(match[0]), rest)
+
+
+def _settings() -> list[tuple[str, type, Field[Any]]]:
+    """Every setting: its section's heading, the dataclass it belongs to, and its field."""
+    found = []
+    for name, kind in get_type_hints(EngineConfig).items():
+        if is_dataclass(kind):
+            found += [(name.capitalize(), kind, setting) for setting in fields(kind)]
+    own = [setting for setting in fields(EngineConfig) if "help" in setting.metadata]
+    return found + [("Engine", EngineConfig, setting) for setting in own]
+
+
+def _click_type(annotation: Any) -> dict[str, Any]:
+    """How click is told of a field's type. None means "not given", and so is no type."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    kinds = set(get_args(annotation) if is_union else (annotation,)) - {NoneType}
+    if kinds == {int, str}:
+        return {"type": _Size()}
+    (kind,) = kinds
+    if get_origin(kind) is Literal:
+        return {"type": click.Choice(get_args(kind))}
+    if get_origin(kind) is Sequence:
+        return {"type": get_args(kind)[0], "multiple": True}
+    return {"type": kind}

@@ -1,0 +1,138 @@
+"""What this machine is: its processor, its memory, and how much of both a process may use.
+
+Read from /proc and the control groups on Linux, and from sysctl on macOS. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from octavo.worker.memory import free_memory_bytes
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+
+# Instruction sets that kernels for language models use → the names, in lower case, that systems give them:
+# Linux in /proc/cpuinfo, macOS in sysctl.
+INSTRUCTION_SETS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "AVX2": frozenset({"avx2"}),
+        "AVX-512": frozenset({"avx512f"}),
+        "AVX-512 BF16": frozenset({"avx512_bf16"}),
+        "VNNI": frozenset({"avx512_vnni", "avx_vnni", "avx512vnni"}),
+        "AMX": frozenset({"amx_tile"}),
+        "NEON": frozenset({"asimd", "neon", "hw.optional.neon"}),
+        "DotProd": frozenset({"asimddp", "hw.optional.arm.feat_dotprod"}),
+        "BF16": frozenset({"bf16", "hw.optional.arm.feat_bf16"}),
+        "I8MM": frozenset({"i8mm", "hw.optional.arm.feat_i8mm"}),
+        "SVE": frozenset({"sve"}),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine as a process sees it."""
+
+    system: str
+    cpu_model: str
+    instruction_sets: tuple[str, ...]
+    num_cpus: int  # logical processors there are
+    num_usable_cpus: int  # logical processors this process may run on
+    cpu_quota: float | None  # processors' worth of time its control groups allow; None = no limit
+    memory_bytes: int
+    available_memory_bytes: int  # before control groups have their say
+    free_memory_bytes: int  # what this process can still get
+
+    @property
+    def num_effective_cpus(self) -> float:
+        """Processors' worth of time this process can get."""
+        return self.num_usable_cpus if self.cpu_quota is None else min(self.num_usable_cpus, self.cpu_quota)
+
+
+def read_machine(proc: Path = PROC, cgroup: Path = CGROUP) -> Machine:
+    """This machine, or the one that the folders `proc` and `cgroup` describe."""
+    cpu_model, names = (
+        parse_sysctl(_sysctl()) if sys.platform == "darwin" else parse_cpuinfo(_read(proc / "cpuinfo"))
+    )
+    physical_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = _parse_meminfo(_read(proc / "meminfo"))
+    free_bytes = free_memory_bytes(proc, cgroup)
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu_model=cpu_model or platform.processor() or "unknown",
+        instruction_sets=tuple(shown for shown, known in INSTRUCTION_SETS.items() if known & names),
+        num_cpus=os.cpu_count() or 1,
+        num_usable_cpus=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+        cpu_quota=min(_cpu_quotas(proc, cgroup), default=None),
+        memory_bytes=meminfo.get("MemTotal", physical_bytes),
+        available_memory_bytes=meminfo.get("MemAvailable", free_bytes),
+        free_memory_bytes=free_bytes,
+    )
+
+
+def parse_cpuinfo(text: str) -> tuple[str, frozenset[str]]:
+    """The model ("" where it is not given, as on Arm) and the feature names in a /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip().lower(), value.strip())  # the first processor's
+    features = f"{fields.get('flags', '')} {fields.get('features', '')}"
+    return fields.get("model name", ""), frozenset(features.lower().split())
+
+
+def parse_sysctl(text: str) -> tuple[str, frozenset[str]]:
+    """The model and the feature names in what `sysctl machdep.cpu hw.optional` prints."""
+    fields = dict(line.partition(": ")[::2] for line in text.splitlines())
+    features = {
+        name.lower() for name, value in fields.items() if name.startswith("hw.optional.") and value == "1"
+    }
+    for name in ("machdep.cpu.features", "machdep.cpu.leaf7_features"):
+        features |= set(fields.get(name, "").lower().split())
+    return fields.get("machdep.cpu.brand_string", ""), frozenset(features)
+
+
+def _sysctl() -> str:
+    command = ["sysctl", "machdep.cpu", "hw.optional"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def _parse_meminfo(text: str) -> dict[str, int]:
+    """Amounts in bytes, by their names in /proc/meminfo."""
+    found = {}
+    for line in text.splitlines():
+        name, _, amount = line.partition(":")
+        if amount.endswith(" kB"):
+            found[name] = int(amount.split()[0]) * 1024
+    return found
+
+
+def _cpu_quotas(proc: Path, cgroup: Path) -> Iterator[float]:
+    """The limits of the process's control group (version 2 or 1) and of those above it, in processors."""
+    for line in _read(proc / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = cgroup / "cpu" if controllers else cgroup
+        own = root / path.lstrip("/")
+        for folder in (own, *own.parents):
+            if folder == root or root in folder.parents:
+                files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+                limit = " ".join(_read(folder / file) for file in files).split()
+                if len(limit) == 2 and limit[0].isdigit():  # "max" and "-1" are no limit
+                    yield int(limit[0]) / int(limit[1])
+
+
+def _read(path: Path) -> str:
+    """The text of a file, "" where there is none."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,99 @@
+"""`octavo run`: one prompt, one answer. Standard output carries the answer and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from octavo.cli.flags import (
+    SectionedCommand,
+    engine_config,
+    engine_options,
+    sampling_options,
+    sampling_params,
+)
+from octavo.cli.program import INTERRUPTED
+from octavo.config import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from octavo.cli.session import Session
+    from octavo.frontend.input_processor import Prompt
+
+
+@click.command(cls=SectionedCommand, params=[*sampling_options(), *engine_options()])
+@click.argument("model", default=DEFAULT_MODEL)
+@click.argument("prompt", required=False)
+@click.option("--system", metavar="TEXT", help="instructions that come before the prompt")
+@click.option("--raw", is_flag=True, help="continue the prompt as it is, without the model's chat template")
+@click.option("--quiet", "-q", is_flag=True, help="no line with the speeds at the end")
+def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bool, **flags: Any) -> None:
+    """Answer one PROMPT with MODEL, and end.
+
+    MODEL is a name from `octavo models`, a path to a GGUF file or a Hugging Face folder, or a hub id
+    org/name; without it, the model is smollm2. A single argument is always the MODEL: the PROMPT is then read
+    from standard input, or asked for.
+
+    The PROMPT is a message, put to the model through its chat template where it has one. The answer is
+    written to standard output as it comes, everything else to standard error. Ctrl-C ends the answer.
+
+    \b
+    Examples:
+      octavo run smollm2 "What is the capital of France?"
+      octavo run smollm2 --system "Answer in French." "What is 2 + 2?"
+      octavo run smollm2 --max-tokens 100 < question.txt > answer.txt
+    """
+    if raw and system is not None:
+        raise click.UsageError("--system has no place in a --raw prompt; give one of them")
+    if prompt is None and any(map(str.isspace, model)) and not Path(model).exists():
+        raise click.UsageError(f'name the model before the prompt: octavo run {DEFAULT_MODEL} "{model}"')
+    config, params = engine_config(model, flags), sampling_params(flags)
+    text = _read_prompt() if prompt is None else prompt
+    if not text.strip():
+        raise click.UsageError("the prompt is empty; give it after the model, or on standard input")
+
+    from octavo.cli.session import Session
+
+    session = Session(config, params)
+    answer = session.answer(_make_prompt(session, text, system, raw), _write)
+    if not answer.text.endswith("\n"):
+        click.echo()
+    if answer.finish_reason == "length" and params.max_tokens is None:
+        click.echo(
+            f"octavo: the answer is cut off: the context of {session.context} tokens is full", err=True
+        )
+    if not quiet:
+        click.secho(answer.describe_speed(), err=True, dim=True)
+    if answer.interrupted:
+        click.get_current_context().exit(INTERRUPTED)
+
+
+def _read_prompt() -> str:
+    """The prompt from standard input, without the newline at its end. Asks for it at a terminal."""
+    if sys.stdin.isatty():
+        click.echo("Prompt: ", err=True, nl=False)
+        return sys.stdin.readline().removesuffix("\n")
+    return sys.stdin.read().removesuffix("\n")
+
+
+def _make_prompt(session: Session, text: str, system: str | None, raw: bool) -> Prompt:
+    """What the model is to continue."""
+    if raw:
+        return text
+    if not session.has_chat_template:
+        if system is not None:
+            raise click.UsageError(
+                f"{session.model} has no chat template for --system; leave it out, or give --chat-template"
+            )
+        click.echo(
+            f"octavo: {session.model} has no chat template; it continues the prompt as it is", err=True
+        )
+        return text
+    instructions = [] if system is None else [{"role": "system", "content": system}]
+    return session.render([*instructions, {"role": "user", "content": text}])
+
+
+def _write(piece: str) -> None:
+    click.echo(piece, nl=False)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from octavo.cli.flags import SAMPLING_DEFAULTS, SAMPLING_FLAGS, sampling_params, spell_flag
+from octavo.config import EngineConfig, setting_sections
+from octavo.types.params import SamplingParams, field_help
+from tests.cli.conftest import Octavo, ScriptedCore
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_every_setting_of_the_engine_is_a_flag_with_its_help(octavo: Octavo, command: str) -> None:
+    text = " ".join(octavo(command, "--help").stdout.split())
+    config = EngineConfig()
+    for name, section in setting_sections().items():
+        holder = getattr(config, section) if section else config
+        (setting,) = [field for field in dataclasses.fields(holder) if field.name == name]
+        if name != "model":
+            assert f"{spell_flag(name)} " in text
+            assert " ".join(setting.metadata["help"].split()) in text.replace("- ", "-")
+
+
+def test_every_sampling_flag_is_shown_with_its_help(octavo: Octavo) -> None:
+    text = " ".join(octavo("run", "--help").stdout.split())
+    for name in SAMPLING_FLAGS:
+        assert f"{spell_flag(name)} " in text
+        assert field_help()[name] in text
+
+
+def test_defaults_are_shown(octavo: Octavo) -> None:
+    text = octavo("run", "--help").stdout
+    assert "tokens a KV cache block holds  [default: 16]" in text
+
+
+def test_without_flags_the_engine_has_its_defaults(octavo: Octavo, core: ScriptedCore) -> None:
+    octavo("run", "smollm2", "Hi")
+    assert core.configs == [EngineConfig()]
+
+
+ENGINE_FLAGS: list[tuple[list[str], str, Any]] = [
+    (["--max-num-seqs", "4"], "max_num_seqs", 4),
+    (["--max-model-len", "4k"], "max_model_len", 4000),
+    (["--max-model-len", "auto"], "max_model_len", "auto"),
+    (["--kv-cache-memory", "512MiB"], "kv_cache_memory", 512 * 2**20),
+    (["--memory-utilization", "0.25"], "memory_utilization", 0.25),
+    (["--no-enable-prefix-caching"], "enable_prefix_caching", False),
+    (["--enable-chunked-prefill"], "enable_chunked_prefill", True),
+    (["--scheduling-policy", "priority"], "scheduling_policy", "priority"),
+    (["--long-prefill-token-threshold", "0"], "long_prefill_token_threshold", 0),
+    (["--backend", "reference"], "backend", "reference"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "name", "value"), ENGINE_FLAGS)
+def test_engine_flags_reach_the_configuration(
+    octavo: Octavo, core: ScriptedCore, arguments: list[str], name: str, value: Any
+) -> None:
+    assert octavo("run", "smollm2", "Hi", *arguments).exit_code == 0
+    assert core.configs == [EngineConfig.from_settings(**{name: value})]
+
+
+SAMPLING_ARGUMENTS: list[tuple[list[str], str, Any]] = [
+    (["--max-tokens", "3"], "max_tokens", 3),
+    (["--temperature", "0.5"], "temperature", 0.5),
+    (["--top-p", "0.9"], "top_p", 0.9),
+    (["--top-k", "40"], "top_k", 40),
+    (["--min-p", "0.05"], "min_p", 0.05),
+    (["--seed", "7"], "seed", 7),
+    (["--stop", "x", "--stop", "y"], "stop", ("x", "y")),
+    (["--stop-token-ids", "5"], "stop_token_ids", (5,)),
+    (["--ignore-eos"], "ignore_eos", True),
+    (["--no-skip-special-tokens"], "skip_special_tokens", False),
+]
+
+
+@pytest.mark.parametrize(("arguments", "name", "value"), SAMPLING_ARGUMENTS)
+def test_sampling_flags_reach_the_request(
+    octavo: Octavo, core: ScriptedCore, arguments: list[str], name: str, value: Any
+) -> None:
+    assert octavo("run", "smollm2", "Hi", *arguments).exit_code == 0
+    assert getattr(core.requests[0].sampling_params, name) == value
+
+
+def test_without_flags_sampling_has_its_defaults_but_for_those_of_the_command_line() -> None:
+    defaults = {name: getattr(SamplingParams(), name) for name in SAMPLING_FLAGS}
+    assert sampling_params(defaults | SAMPLING_DEFAULTS) == SamplingParams(max_tokens=None, temperature=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--max-num-seqs", "0"], "--max-num-seqs is 0; it must be"),
+        (["--max-num-seqs", "many"], "'--max-num-seqs': 'many' is not a valid integer"),
+        (["--kv-cache-memory", "lots"], "'--kv-cache-memory': 'lots' is no size"),
+        (["--kv-cache-memory", "auto"], "--kv-cache-memory is 'auto'"),
+        (["--scheduling-policy", "luck"], "'--scheduling-policy': 'luck' is not one of"),
+        (["--memory-utilization", "2"], "--memory-utilization is 2.0; it must be"),
+        (["--top-p", "5"], "--top-p is 5.0; it must be"),
+        (["--max-tokens", "0"], "--max-tokens is 0; it must be"),
+        (["--seed", str(2**64)], "--seed is"),
+    ],
+)
+def test_a_bad_value_is_a_usage_error_that_names_the_flag(
+    octavo: Octavo, core: ScriptedCore, arguments: list[str], complaint: str
+) -> None:
+    result = octavo("run", "smollm2", "Hi", *arguments)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert core.configs == []  # nothing was loaded to find out

@@ -1,0 +1,72 @@
+"""What makes two blocks the same: everything from the first token on, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.kv_cache.hashing import NO_PARENT, BlockHash, extend_block_hashes, hash_block
+
+
+def hashes_of(token_ids: list[int], block_size: int = 4, cache_salt: str | None = None) -> list[BlockHash]:
+    hashes: list[BlockHash] = []
+    extend_block_hashes(hashes, token_ids, len(token_ids), block_size, cache_salt)
+    return hashes
+
+
+def test_the_same_tokens_after_another_block_are_another_block() -> None:
+    suffix = [5, 6, 7, 8]
+    after_x, after_y = hashes_of([1, 1, 1, 1, *suffix]), hashes_of([2, 2, 2, 2, *suffix])
+    assert after_x[1].token_bytes == after_y[1].token_bytes
+    assert after_x[1].digest != after_y[1].digest
+    assert hashes_of(suffix)[0].digest not in (after_x[1].digest, after_y[1].digest)
+
+
+def test_a_difference_in_the_first_block_runs_through_the_whole_chain() -> None:
+    one, other = list(range(40)), [99, *range(1, 40)]
+    assert not {h.digest for h in hashes_of(one)} & {h.digest for h in hashes_of(other)}
+
+
+@pytest.mark.parametrize(
+    ("length", "num_full"), [(0, 0), (3, 0), (4, 1), (7, 1), (8, 2)], ids=lambda value: str(value)
+)
+def test_only_full_blocks_are_hashed(length: int, num_full: int) -> None:
+    assert len(hashes_of(list(range(length)))) == num_full
+
+
+def test_hashes_grown_in_pieces_equal_hashes_made_at_once() -> None:
+    token_ids = list(range(30))
+    grown: list[BlockHash] = []
+    for num_tokens in (0, 3, 5, 5, 16, 29, 30):
+        extend_block_hashes(grown, token_ids, num_tokens, 4, "salt")
+        assert len(grown) == num_tokens // 4
+    assert grown == hashes_of(token_ids, cache_salt="salt")
+
+
+def test_tokens_past_the_given_number_are_not_hashed() -> None:
+    hashes: list[BlockHash] = []
+    extend_block_hashes(hashes, list(range(100)), 9, 4, None)
+    assert hashes == hashes_of(list(range(8)))
+
+
+def test_a_salt_separates_every_block_of_the_chain() -> None:
+    token_ids = list(range(12))
+    chains = [hashes_of(token_ids, cache_salt=salt) for salt in (None, "a", "b", "")]
+    assert len({h.digest for chain in chains for h in chain}) == 4 * 3
+
+
+def test_a_salt_cannot_be_imitated_by_tokens() -> None:
+    salted = hashes_of([1, 2, 3, 4], cache_salt="abcd")[0]
+    forged = int.from_bytes(salted.extra_keys[-4:], "little")
+    assert hash_block(NO_PARENT, [1, 2, 3, 4]).digest != salted.digest
+    assert hash_block(NO_PARENT, [1, 2, 3, 4, forged]).digest != salted.digest
+
+
+def test_the_digest_is_cryptographic_and_the_same_in_every_process() -> None:
+    block_hash = hash_block(NO_PARENT, [1, 2, 3])
+    assert len(block_hash.digest) == 32
+    # SHA-256 of the three ids as little-endian int32.
+    assert block_hash.digest.hex() == "4636993d3e1da4e9d6b8f87b79e8f7c6d018580d52661950eabc3845c5897a4d"
+
+
+def test_the_largest_token_id_can_be_hashed() -> None:
+    assert hash_block(NO_PARENT, [2**31 - 1]).token_bytes == (2**31 - 1).to_bytes(4, "little")

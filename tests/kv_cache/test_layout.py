@@ -1,0 +1,67 @@
+"""From layers and memory to a cache, and errors that say what would fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.errors import CapacityError
+from octavo.kv_cache.layout import group_layers, max_num_tokens, num_blocks_for, plan_kv_cache
+from octavo.types.kv import FullAttentionSpec
+
+SMALL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, element_bytes=4)
+LARGE = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, element_bytes=4)
+SMALL_PAGE = 2 * 16 * 2 * 8 * 4  # K and V, tokens, heads, numbers, bytes
+
+
+def test_a_page_holds_k_and_v_of_every_token_and_head() -> None:
+    assert SMALL.page_bytes == SMALL_PAGE
+
+
+def test_layers_with_equal_needs_share_a_group() -> None:
+    groups = group_layers([SMALL, LARGE, SMALL, LARGE, LARGE])
+    assert [(group.spec, group.layers) for group in groups] == [(SMALL, (0, 2)), (LARGE, (1, 3, 4))]
+    assert groups[0].block_bytes == 2 * SMALL.page_bytes
+
+
+def test_memory_is_filled_with_whole_blocks() -> None:
+    config = plan_kv_cache([SMALL] * 3, 10 * 3 * SMALL_PAGE + SMALL_PAGE, max_model_len=100)
+    assert config.num_blocks == 10
+    assert config.total_bytes == 10 * 3 * SMALL_PAGE
+
+
+def test_a_number_of_blocks_overrides_the_memory() -> None:
+    assert plan_kv_cache([SMALL], 0, max_model_len=32, num_blocks=3).num_blocks == 3
+
+
+@pytest.mark.parametrize(("num_tokens", "blocks"), [(1, 2), (16, 2), (17, 3), (160, 11)], ids=lambda value: str(value))
+def test_a_sequence_takes_its_blocks_and_the_null_block(num_tokens: int, blocks: int) -> None:
+    assert num_blocks_for(num_tokens, group_layers([SMALL])) == blocks
+
+
+@pytest.mark.parametrize("specs", [[SMALL], [SMALL, LARGE]], ids=["one group", "two groups"])
+@pytest.mark.parametrize("num_blocks", range(3, 12))
+def test_the_longest_sequence_fits_exactly(specs: list[FullAttentionSpec], num_blocks: int) -> None:
+    groups = group_layers(specs)
+    longest = max_num_tokens(num_blocks, groups)
+    assert num_blocks_for(longest, groups) <= num_blocks < num_blocks_for(longest + 1, groups)
+
+
+def test_too_little_memory_names_both_numbers_and_the_length_that_fits() -> None:
+    with pytest.raises(CapacityError) as raised:
+        plan_kv_cache([SMALL] * 512, 9 * 512 * SMALL_PAGE, max_model_len=1000)
+    text = str(raised.value)
+    # 512 pages of 2 KiB are 1 MiB; 1000 tokens take 63 blocks and the null block; 8 blocks of 16 tokens are there.
+    assert "has 9.0 MiB" in text
+    assert "needs 64.0 MiB" in text
+    assert "max_model_len to at most 128" in text
+    plan_kv_cache([SMALL] * 512, 9 * 512 * SMALL_PAGE, max_model_len=128)
+
+
+def test_too_few_blocks_are_told_in_blocks() -> None:
+    with pytest.raises(CapacityError, match=r"has 4 blocks.*needs 64 blocks.*at most 48\b"):
+        plan_kv_cache([SMALL], 0, max_model_len=1000, num_blocks=4)
+
+
+def test_no_memory_at_all_is_an_error_too() -> None:
+    with pytest.raises(CapacityError, match=r"at most 0\b"):
+        plan_kv_cache([SMALL], 0, max_model_len=1)

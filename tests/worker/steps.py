@@ -1,0 +1,60 @@
+"""Plans as the scheduler would send them, written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from octavo.types.params import SamplingParams
+from octavo.types.steps import BlockIds, CachedRequestData, NewRequestData, SchedulerOutput
+from tests.fakes import make_kv_config
+from octavo.worker.input_batch import InputBatch
+
+GREEDY = SamplingParams(temperature=0.0, seed=0)
+
+
+def make_input_batch(num_rows: int = 8, max_model_len: int = 4096, num_groups: int = 1) -> InputBatch:
+    """Rows over a cache of 16 tokens a block, for a vocabulary of 100."""
+    return InputBatch(num_rows, max_model_len, 100, make_kv_config(1000, 16, num_groups))
+
+
+def new(
+    req_id: str,
+    row: int,
+    token_ids: Sequence[int],
+    block_ids: list[int] | BlockIds,
+    num_computed_tokens: int = 0,
+    **fields: object,
+) -> NewRequestData:
+    """A request that takes a row. `block_ids` are those of the one group, or a tuple with a list for each group."""
+    fields = {"num_prompt_tokens": len(token_ids), "sampling_params": GREEDY, **fields}
+    return NewRequestData(
+        req_id=req_id,
+        row=row,
+        token_ids=list(token_ids),
+        num_computed_tokens=num_computed_tokens,
+        block_ids=block_ids if isinstance(block_ids, tuple) else (block_ids,),
+        **fields,
+    )
+
+
+def plan(
+    counts: Mapping[str, int],
+    new_reqs: Sequence[NewRequestData] = (),
+    new_blocks: Mapping[str, BlockIds] | None = None,
+    finished: Sequence[str] = (),
+    preempted: Sequence[str] = (),
+    **fields: object,
+) -> SchedulerOutput:
+    """A step that runs `counts`; whoever is not in `new_reqs` is known already and gets `new_blocks`."""
+    known = [req_id for req_id in counts if req_id not in {request.req_id for request in new_reqs}]
+    blocks = new_blocks or {}
+    fields = {"num_common_prefix_blocks": [0], **fields}
+    return SchedulerOutput(
+        scheduled_new_reqs=list(new_reqs),
+        scheduled_cached_reqs=CachedRequestData(known, [blocks.get(req_id) for req_id in known]),
+        num_scheduled_tokens=dict(counts),
+        total_num_scheduled_tokens=sum(counts.values()),
+        finished_req_ids=set(finished),
+        preempted_req_ids=set(preempted),
+        **fields,
+    )
