@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from tqdm import tqdm
@@ -95,7 +95,8 @@ class LLM:
         """
         if not messages:
             raise RequestError("messages is empty; a conversation has at least one message", "messages")
-        conversations = [messages] if isinstance(messages[0], Mapping) else messages
+        one = isinstance(messages[0], Mapping)
+        conversations = cast("Sequence[Sequence[Message]]", [messages] if one else messages)
         prompts = [
             self.engine.chat_template.encode_chat(
                 conversation,

@@ -47,15 +47,16 @@ class Answer:
         """Take in the core's news. Returns whether a stop string ended the answer, which the core cannot
         know.
         """
-        self.token_ids += output.new_token_ids
         ends_on_token = output.finish_reason is FinishReason.STOP
         stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
+        # Tokens after the one that completed a stop string are no part of the answer.
+        num_new = self.detokenizer.num_output_tokens - len(self.token_ids)
+        self.token_ids += output.new_token_ids[:num_new]
         if output.new_logprobs:
-            self.logprobs.update(output.new_logprobs)
+            self.logprobs.update(output.new_logprobs[:num_new])
         if output.new_prompt_logprobs is not None:
             self.logprobs.update_prompt(output.new_prompt_logprobs)
         if stop_string is not None:
-            del self.token_ids[self.detokenizer.num_output_tokens :]
             self.finish_reason, self.stop_reason = FinishReason.STOP, stop_string
             return output.finish_reason is None
         self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason

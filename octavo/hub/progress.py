@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from tqdm import tqdm
 
 
 def announce(text: str) -> None:

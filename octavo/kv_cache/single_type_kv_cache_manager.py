@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import islice
 
 from octavo.kv_cache.block import KVCacheBlock
 from octavo.kv_cache.block_pool import BlockPool
@@ -76,6 +77,8 @@ class SingleTypeKVCacheManager(ABC):
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running: int) -> int:
         """Leading blocks of the request that all `num_running` running requests hold."""
+        if num_running == 1:
+            return 0  # there is nobody to share with, and counting would take longer with every block
         count = 0
         for block in self.req_to_blocks.get(request_id, ()):
             if block.ref_cnt != num_running:
@@ -93,7 +96,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         """The cached blocks from the start of the sequence up to the first one that is missing."""
         blocks: list[KVCacheBlock] = []
         prefix_id = 0
-        for block_hash in block_hashes[: max_length // self.block_size]:
+        for block_hash in islice(block_hashes, max_length // self.block_size):
             block = self.pool.get_cached_block(block_hash, prefix_id, self.group_id)
             if block is None:
                 break

@@ -75,7 +75,8 @@ class Sampler:
     def gather_logprobs(
         self, logits: np.ndarray, token_ids: np.ndarray, num_logprobs: int
     ) -> list[TokenLogprobs]:
-        """Raw log-probabilities of given tokens [L] (of a prompt, say) and of the likeliest, from logits [L, V].
+        """Raw log-probabilities of given tokens [L] (of a prompt, say) and of the likeliest, from logits [L,
+        V].
 
         The logits are overwritten as in `forward`.
         """

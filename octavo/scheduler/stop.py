@@ -38,7 +38,9 @@ def _repeats_itself(request: Request) -> bool:
     detection = request.sampling_params.repetition_detection
     if detection is None or request.num_output_tokens < request.sampling_params.min_tokens:
         return False
-    return ends_in_repetition(request.token_ids[request.num_prompt_tokens :], detection)
+    most = detection.max_pattern_size * detection.min_count  # tokens that can matter, however long the output
+    start = max(request.num_prompt_tokens, request.num_tokens - most)
+    return ends_in_repetition(request.token_ids[start:], detection)
 
 
 def ends_in_repetition(token_ids: Sequence[int], detection: RepetitionDetectionParams) -> bool:

@@ -1,4 +1,4 @@
-"""The program on an engine whose core is scripted: everything around the core is real, and answers are known."""
+"""The program on an engine whose core is scripted: all around the core is real, and answers are known."""
 
 from __future__ import annotations
 

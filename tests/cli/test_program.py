@@ -134,9 +134,9 @@ def test_a_reader_that_goes_away_ends_the_program_without_a_word() -> None:
 
 
 def test_text_that_the_terminal_cannot_show_is_replaced(tmp_path: Path) -> None:
-    model = tmp_path / "modèle.gguf"
+    model = tmp_path / "λ-model.gguf"
     model.write_bytes(b"GGUF")
-    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
     result = start("pull", str(model), capture_output=True, env=environment)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == f"{tmp_path}/mod?le.gguf\n"
+    assert result.stdout == f"{tmp_path}/?-model.gguf\n"

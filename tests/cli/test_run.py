@@ -80,15 +80,6 @@ def test_without_arguments_the_default_model_answers_standard_input(
     assert core.configs[0].model.model == "smollm2"
 
 
-def test_at_a_terminal_the_prompt_is_asked_for_on_standard_error(
-    octavo: Octavo, core: ScriptedCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("octavo.cli.run._stdin_is_terminal", lambda: True)
-    result = octavo("run", "smollm2", "--raw", "-q", input="Hi\nnot this\n")
-    assert core.prompts == ["Hi"]
-    assert (result.stdout, result.stderr) == ("Paris.\n", "Prompt: ")
-
-
 def test_an_empty_prompt_is_refused(octavo: Octavo, core: ScriptedCore) -> None:
     for arguments, typed in ((["smollm2", " "], None), (["smollm2"], ""), ([], "\n")):
         result = octavo("run", *arguments, input=typed)

@@ -93,7 +93,9 @@ def test_the_last_id_of_the_tokenizer_is_accepted(llm: LLM) -> None:
 
 
 def test_context_overflow_names_limit_prompt_and_max_tokens(llm: LLM) -> None:
-    with pytest.raises(RequestError, match=f"100 tokens and max_tokens is {CONTEXT}.*{CONTEXT - 100}") as error:
+    with pytest.raises(
+        RequestError, match=f"100 tokens and max_tokens is {CONTEXT}.*{CONTEXT - 100}"
+    ) as error:
         llm.generate("x" * 100, SamplingParams(max_tokens=CONTEXT), use_tqdm=False)
     assert error.value.param == "max_tokens"
 
@@ -164,7 +166,9 @@ def test_logprobs_hold_the_chosen_token_and_the_likeliest(llm: LLM) -> None:
         assert all(at.logprob <= 0 for at in place.values())
         others = [at.logprob for other, at in place.items() if other != token_id]
         assert others == sorted(others, reverse=True)
-    total = sum(place[token_id].logprob for token_id, place in zip(answer.token_ids, answer.logprobs, strict=True))
+    total = sum(
+        place[token_id].logprob for token_id, place in zip(answer.token_ids, answer.logprobs, strict=True)
+    )
     assert answer.cumulative_logprob == pytest.approx(total)
 
 
@@ -209,7 +213,9 @@ def test_no_sampled_id_is_padding(llm: LLM) -> None:
 
 
 def test_stop_tokens_end_a_request_and_are_not_text(llm: LLM) -> None:
-    free = llm.generate("hello", SamplingParams(temperature=0, max_tokens=20, ignore_eos=True), use_tqdm=False)
+    free = llm.generate(
+        "hello", SamplingParams(temperature=0, max_tokens=20, ignore_eos=True), use_tqdm=False
+    )
     ids = free[0].outputs[0].token_ids
     stop = next(token_id for token_id in ids if ids.index(token_id) > 2)
     params = SamplingParams(temperature=0, max_tokens=20, stop_token_ids=[stop], ignore_eos=True)
@@ -232,7 +238,9 @@ def test_stop_strings_end_a_request_in_the_core_too(llm: LLM) -> None:
 
 
 def test_detokenize_off_gives_ids_and_no_text(llm: LLM) -> None:
-    answer = llm.generate("hello", SamplingParams(detokenize=False, max_tokens=4), use_tqdm=False)[0].outputs[0]
+    answer = llm.generate("hello", SamplingParams(detokenize=False, max_tokens=4), use_tqdm=False)[0].outputs[
+        0
+    ]
     assert answer.text == ""
     assert answer.token_ids
 
@@ -372,7 +380,9 @@ def test_two_engines_live_side_by_side_and_one_can_go(tiny_model: Path) -> None:
     assert second.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].text == text
 
 
-def test_eos_ends_a_request_unless_it_is_to_be_ignored(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eos_ends_a_request_unless_it_is_to_be_ignored(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     llm = make_llm(tiny_model)
     sampler = llm.engine.client.core.executor.runner.backend._sampler
     forward = sampler.forward
@@ -395,7 +405,7 @@ def test_settings_that_cannot_work_are_refused_at_the_start(tiny_model: Path) ->
         make_llm(tiny_model, max_model_len=1024)
     with pytest.raises(ConfigError, match="without chunked prefill it must be at least max_model_len"):
         make_llm(tiny_model, enable_chunked_prefill=False, max_num_batched_tokens=64)
-    with pytest.raises(ConfigError, match="neither|no file"):
+    with pytest.raises(ConfigError, match="no file"):
         make_llm(tiny_model, chat_template="nowhere.jinja")
     with pytest.raises(ModelNotFoundError, match="no-such-model"):
         LLM("./no-such-model")

@@ -41,7 +41,10 @@ def test_ranks_and_values_are_kept_and_the_chosen_token_is_not_doubled(tiny_mode
     processor = LogprobsProcessor(Tokenizer.from_folder(tiny_model))
     processor.update([TokenLogprobs([98, 97, 98], [-1.0, -0.5, -1.0], 2)])
     (place,) = processor.logprobs
-    assert {token_id: (at.logprob, at.rank) for token_id, at in place.items()} == {98: (-1.0, 2), 97: (-0.5, 1)}
+    assert {token_id: (at.logprob, at.rank) for token_id, at in place.items()} == {
+        98: (-1.0, 2),
+        97: (-0.5, 1),
+    }
     assert processor.cumulative_logprob == -1.0
 
 

@@ -334,6 +334,13 @@ def test_common_blocks_are_those_that_every_running_request_holds() -> None:
     assert manager.get_num_common_prefix_blocks(requests[0], 4) == [0, 0]
 
 
+def test_a_request_that_runs_alone_shares_nothing() -> None:
+    manager = make_manager(40)
+    request = a_request(list(range(20)))
+    start(manager, request)
+    assert manager.get_num_common_prefix_blocks(request, 1) == [0]
+
+
 # ------------------------------------------------------------------------------------------------------- reset
 
 

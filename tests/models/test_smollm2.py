@@ -1,4 +1,9 @@
-"""The real SmolLM2-135M-Instruct against Hugging Face's Llama, both with the weights of one GGUF file."""
+"""The real default model, SmolLM2-135M-Instruct, against Hugging Face's Llama with the weights of the same
+file.
+
+The file is read and dequantized by the PyPI package `gguf`, so nothing of Octavo's own reader is taken on
+trust.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import octavo
+from octavo import LLM, SamplingParams
 from octavo.backends.reference.backend import ReferenceBackend
-from octavo.models.gguf_spec import spec_from_gguf
-from octavo.models.registry import load_model
+from octavo.models.load import open_model
 from octavo.sampling.sampler import Sampler
-from octavo.weights.loader import open_weights
 from tests.backends.steps import whole_prompt_logits
 from tests.models.tiny_llama import as_halves, huggingface_name
 
@@ -34,33 +39,102 @@ CONFIG = {
     "rope_theta": 100000.0,
     "tie_word_embeddings": True,
 }
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, in a small village by the sea,",
+    "def fibonacci(n):\n    ",
+    "Water boils at a temperature of",
+    "The three primary colours are",
+    "Q: What is 12 times 12?\nA:",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "El sol sale por el",
+    "import numpy as np\n\nx = np.",
+    "The opposite of hot is cold. The opposite of up is",
+]
+NUM_NEW_TOKENS = 16
+NEAR_TIE_NATS = 0.1
+NUM_SCORED_TOKENS = 1000
 
 
-def expected_logits(path: Path) -> np.ndarray:
-    """Logits of Hugging Face's Llama, the file read and dequantized by the gguf package."""
-    gguf = pytest.importorskip("gguf")
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    state: dict[str, Any] = {}
-    for tensor in gguf.GGUFReader(path).tensors:
-        name = huggingface_name(tensor.name)
-        array = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        state[name] = torch.from_numpy(np.array(as_halves(name, array, CONFIG), np.float32))
-    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig.from_dict(CONFIG)).eval()
-    missing, unexpected = llama.load_state_dict(state, strict=False)
-    assert (missing, unexpected) == (["lm_head.weight"], [])
-    with torch.no_grad():
-        return llama(torch.from_numpy(PROMPT.astype(np.int64))[None]).logits[0].numpy()
+class TransformersLlama:
+    """Hugging Face's Llama in float32."""
+
+    def __init__(self, path: Path) -> None:
+        gguf = pytest.importorskip("gguf")
+        torch = pytest.importorskip("torch")
+        transformers = pytest.importorskip("transformers")
+        state: dict[str, Any] = {}
+        for tensor in gguf.GGUFReader(path).tensors:
+            name = huggingface_name(tensor.name)
+            array = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            state[name] = torch.from_numpy(np.array(as_halves(name, array, CONFIG), np.float32))
+        self.model = transformers.LlamaForCausalLM(transformers.LlamaConfig.from_dict(CONFIG)).eval()
+        missing, unexpected = self.model.load_state_dict(state, strict=False)
+        assert (missing, unexpected) == (["lm_head.weight"], [])
+
+    def logits(self, token_ids: list[int]) -> np.ndarray:
+        """Logits [len(token_ids), vocab] float32 of every position."""
+        import torch
+
+        with torch.inference_mode():
+            return self.model(torch.tensor([token_ids])).logits[0].numpy()
 
 
-def test_logits_are_those_of_hugging_face(smollm2_path: Path) -> None:
-    source = open_weights(smollm2_path)
-    model = load_model(source, spec_from_gguf(source.metadata, source))
+@pytest.fixture(scope="module")
+def transformers_model(smollm2_path: Path) -> TransformersLlama:
+    return TransformersLlama(smollm2_path)
+
+
+@pytest.fixture(scope="module")
+def llm(smollm2_path: Path) -> LLM:
+    return LLM(str(smollm2_path), kv_cache_memory="256MiB", max_model_len=2048)
+
+
+def test_logits_are_those_of_hugging_face(smollm2_path: Path, transformers_model: TransformersLlama) -> None:
+    model = open_model(smollm2_path)
     backend = ReferenceBackend(Sampler(None))
     backend.load_model(model)
     logits = whole_prompt_logits(backend, model, PROMPT)
 
-    expected = expected_logits(smollm2_path)
+    expected = transformers_model.logits(PROMPT.tolist())
     # float32 through thirty layers, sums in another order; 2e-6 is the most that was seen.
     np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     assert np.array_equal(logits.argmax(axis=1), expected.argmax(axis=1))
+
+
+def test_the_capital_of_france(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8)
+    assert llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0].text.startswith(" Paris.")
+
+
+def test_greedy_tokens_are_those_of_transformers(llm: LLM, transformers_model: TransformersLlama) -> None:
+    params = SamplingParams(temperature=0, max_tokens=NUM_NEW_TOKENS, ignore_eos=True)
+    num_compared = 0
+    for output in llm.generate(PROMPTS, params, use_tqdm=False):
+        prompt, answer = output.prompt_token_ids, output.outputs[0].token_ids
+        logits = transformers_model.logits(prompt + answer)[len(prompt) - 1 : -1]
+        best = np.sort(logits, axis=1)[:, -2:]
+        for ours, row, (second, first) in zip(answer, logits, best, strict=True):
+            if first - second > NEAR_TIE_NATS:
+                assert ours == row.argmax(), f"after {output.prompt!r}"
+                num_compared += 1
+    assert num_compared > 0.8 * len(PROMPTS) * NUM_NEW_TOKENS, "too many near ties to say anything"
+
+
+def test_loss_over_a_thousand_tokens_is_that_of_transformers(
+    llm: LLM, transformers_model: TransformersLlama
+) -> None:
+    text = (Path(octavo.__file__).parent.parent / "docs/architecture.md").read_text(encoding="utf-8")
+    token_ids = llm.get_tokenizer().encode(text)[: NUM_SCORED_TOKENS + 1]
+    assert len(token_ids) == NUM_SCORED_TOKENS + 1
+
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    output = llm.generate({"prompt_token_ids": token_ids}, params, use_tqdm=False)[0]
+    places = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    ours = -np.mean([place[token_id].logprob for token_id, place in places])
+
+    logits = transformers_model.logits(token_ids)[:-1].astype(np.float64)
+    largest = logits.max(axis=1, keepdims=True)
+    log_sums = largest[:, 0] + np.log(np.exp(logits - largest).sum(axis=1))
+    theirs = np.mean(log_sums - logits[np.arange(NUM_SCORED_TOKENS), token_ids[1:]])
+    assert ours == pytest.approx(theirs, rel=1e-3)
