@@ -13,6 +13,8 @@ VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check --no-input
 CPP     = $(shell find csrc -name '*.h' -o -name '*.cpp' 2>/dev/null)
 
+TEST_MODELS := smollm2 gemma3-270m
+
 # On Linux the torch that PyPI offers is a CUDA build of several GB. The tests need the CPU build alone, which only a
 # "+cpu" version is sure to name; PyTorch's own index has it.
 TORCH       := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)$(if $(filter Linux,$(shell uname -s)),+cpu)
@@ -28,7 +30,7 @@ stage = echo '$(1)' >&2; log=$$({ $(2); } 2>&1) || { printf '%s\n' "$$log" >&2; 
 run: $(VENV)/.runtime  ## answer one question: make run PROMPT="..." MODEL=smollm2
 	@$(VENV)/bin/octavo run "$$MODEL" "$$PROMPT"
 
-test: $(VENV)/.test  ## run the tests: make test ARGS="tests/scheduler -k fcfs"
+test: $(VENV)/.test $(VENV)/.models  ## run the tests: make test ARGS="tests/scheduler -k fcfs"
 	@$(VENV)/bin/python -m pytest $(ARGS)
 
 check: $(VENV)/.check  ## formatting, lint and types, changing nothing
@@ -68,6 +70,10 @@ $(VENV)/.test: $(VENV)/.runtime
 	@$(call stage,Installing $(TORCH),$(PIP) install $(TORCH) || $(PIP) install --extra-index-url $(TORCH_INDEX) $(TORCH) \
 	  || { echo 'No $(TORCH) for this Python; name an index that has it: make test TORCH_INDEX=...'; false; })
 	@$(call stage,Installing the test tools,$(PIP) install -e '.[test]')
+	@touch $@
+
+$(VENV)/.models: $(VENV)/.runtime
+	@$(call stage,Fetching the models that tests use,for name in $(TEST_MODELS); do $(VENV)/bin/octavo pull $$name || exit; done)
 	@touch $@
 
 $(VENV)/.check: $(VENV)/.runtime

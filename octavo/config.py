@@ -126,20 +126,16 @@ def setting_sections() -> Mapping[str, str]:
     return {**found, "backend": ""}
 
 
-def parse_size(text: str) -> int:
-    """Bytes (or tokens) from `2GiB`, `512M`, `32k`, `1000`. Raises ConfigError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text.lower())
-    if not match:
-        raise ConfigError(f"{text!r} is no size; write a number with an optional k, M, G, KiB, MiB or GiB")
-    return int(float(match[1]) * _SIZE_UNITS[match[2] or ""])
-
-
 def _parse(name: str, value: Any) -> Any:
-    if isinstance(value, str) and (
-        name == "kv_cache_memory" or (name == "max_model_len" and value != "auto")
-    ):
-        return parse_size(value)
-    return value
+    """A size or a length may come as a text: `2GiB`, `512M`, `32k`, `1000`. Raises ConfigError."""
+    if not isinstance(value, str) or name not in ("kv_cache_memory", "max_model_len") or value == "auto":
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", value.lower())
+    if not match:
+        raise ConfigError(
+            f"{name} is {value!r}; it must be a number, with k, M, G, KiB, MiB or GiB behind it if need be"
+        )
+    return int(float(match[1]) * _SIZE_UNITS[match[2] or ""])
 
 
 def _validate(config: EngineConfig) -> None:

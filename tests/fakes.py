@@ -1,7 +1,7 @@
 """Stand-ins for what surrounds the core: a model that costs nothing, and an executor that forgives nothing.
 
-The pseudo model's "KV" of a token is the identity of the token's whole prefix, and the next token is a function of that
-identity. So a token computed over anything but the request's own context shows, in the step in which it happens.
+The pseudo model's "KV" of a token is the identity of the token's whole prefix, and the next token is a function
+of that identity. So a token computed over anything but its request's own context shows in that very step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EMPTY_PREFIX = 1
 GARBAGE = None  # KV that was never written, or that a failed step left behind
 
 
-# ---------------------------------------------------------------------------------------------------- factories
+# -------------------------------------------------------------------------------------------------- factories
 
 
 @functools.cache
@@ -53,9 +53,11 @@ def make_request(
 
 
 def make_kv_config(num_blocks: int, block_size: int = 4, num_groups: int = 1) -> KVCacheConfig:
-    """A cache of `num_blocks` blocks (the null block is one of them) for `num_groups` groups of one layer each."""
+    """A cache of `num_blocks` blocks, the null block included, for `num_groups` groups of one layer each."""
     groups = tuple(
-        KVCacheGroup(FullAttentionSpec(block_size, num_kv_heads=1, head_size=1 + group, element_bytes=4), (group,))
+        KVCacheGroup(
+            FullAttentionSpec(block_size, num_kv_heads=1, head_size=1 + group, element_bytes=4), (group,)
+        )
         for group in range(num_groups)
     )
     return KVCacheConfig(num_blocks, groups)
@@ -80,7 +82,7 @@ def make_core(num_blocks: int, block_size: int = 4, num_groups: int = 1, **setti
     return EngineCore(scheduler, FakeExecutor(kv_config, scheduler.config))
 
 
-# ------------------------------------------------------------------------------------------------- pseudo model
+# ----------------------------------------------------------------------------------------------- pseudo model
 
 
 def extend_prefix(prefix: int, token_id: int) -> int:
@@ -134,11 +136,11 @@ def tokens_of(outputs: Iterable[EngineCoreOutput]) -> list[int]:
     return [token_id for output in outputs for token_id in output.new_token_ids]
 
 
-# ------------------------------------------------------------------------------------------------ fake executor
+# ---------------------------------------------------------------------------------------------- fake executor
 
 
 class BrokenContract(BaseException):
-    """The core asked for what a worker must not be asked for. No Exception, or the core would take it for a bad step."""
+    """The core asked what it must not ask of a worker. No Exception, which it would take for a bad step."""
 
 
 @dataclass(slots=True)
@@ -159,8 +161,8 @@ class FakeRow:
 class FakeExecutor:
     """Runs the pseudo model over a simulated KV cache, and asserts all that a real worker takes for granted.
 
-    Set `fails_in` to "forward" or "sample" to have the next step that runs tokens raise there; put (request id, length)
-    into `invalid` to have the logits after that many tokens be no numbers. Both leave garbage in the KV cache.
+    Set `fails_in` to "forward" or "sample" to have the next step that runs tokens raise there; put (request
+    id, length) into `invalid` to have the logits after so many tokens be no numbers. Both leave garbage behind.
     """
 
     def __init__(self, kv_config: KVCacheConfig, config: SchedulerConfig) -> None:
@@ -234,9 +236,8 @@ class FakeExecutor:
         assert 0 <= request.num_computed_tokens < len(request.token_ids), "nothing is left to compute"
         assert 0 < request.num_prompt_tokens <= len(request.token_ids)
         tables: list[list[int]] = [[] for _ in request.block_ids]
-        row = FakeRow(
-            request.req_id, request.token_ids, prefixes_of(request.token_ids), request.num_computed_tokens, tables
-        )
+        token_ids = list(request.token_ids)
+        row = FakeRow(request.req_id, token_ids, prefixes_of(token_ids), request.num_computed_tokens, tables)
         self.rows[request.row] = row
         self.row_of[request.req_id] = request.row
         self._give(row, request.block_ids)
@@ -248,17 +249,21 @@ class FakeExecutor:
                 self.num_holders[block_id] += 1
         held = list(chain.from_iterable(row.tables))
         assert len(held) == len(set(held)), f"{row.req_id} holds a block twice"
-        assert 0 < min(held), f"{row.req_id} was given the null block"
+        assert min(held) > 0, f"{row.req_id} was given the null block"
 
     def _check_counts(self, output: SchedulerOutput) -> None:
         counts = output.num_scheduled_tokens
         new_ids = [request.req_id for request in output.scheduled_new_reqs]
-        assert sorted(counts) == sorted(new_ids + output.scheduled_cached_reqs.req_ids), "the plan's parts disagree"
+        assert sorted(counts) == sorted(new_ids + output.scheduled_cached_reqs.req_ids), (
+            "the plan's parts disagree"
+        )
         assert sum(counts.values()) == output.total_num_scheduled_tokens <= self.config.max_num_batched_tokens
         assert all(count > 0 for count in counts.values())
         tables = [row.tables for row in self.rows.values()]
         for group, count in enumerate(output.num_common_prefix_blocks):
-            assert len({tuple(table[group][:count]) for table in tables}) <= 1, "the common prefix is not common"
+            assert len({tuple(table[group][:count]) for table in tables}) <= 1, (
+                "the common prefix is not common"
+            )
 
     def _forward(self, row: FakeRow, table: list[int], count: int) -> None:
         """Read the context from the cache, and write the step's tokens to it."""
@@ -267,7 +272,9 @@ class FakeExecutor:
         context = islice(chain.from_iterable(map(self.kv.__getitem__, table)), start)
         assert list(context) == row.prefixes[:start], f"{row.req_id} sees a context that is not its own"
         written = table[start // self.block_size : -(-stop // self.block_size)]
-        assert all(self.num_holders[block_id] == 1 for block_id in written), f"{row.req_id} writes to a shared block"
+        assert all(self.num_holders[block_id] == 1 for block_id in written), (
+            f"{row.req_id} writes to a shared block"
+        )
         for position in range(start, stop):
             self.kv[table[position // self.block_size]][position % self.block_size] = row.prefixes[position]
 
@@ -287,7 +294,7 @@ class FakeExecutor:
         raise RuntimeError("this step was told to fail")
 
 
-# -------------------------------------------------------------------------------------------- custom constraints
+# ----------------------------------------------------------------------------------------- custom constraints
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What scheduling costs a step: `schedule` and `update_from_output`, timed with no model behind them.
 
-Every case is the steady state of a full engine: all running requests decode one token a step, a sixteenth of them take a
-new block in it, and the first in the queue is looked at and found not to fit.
+Every case is the steady state of a full engine: all running requests decode one token a step, a sixteenth of
+them take a new block in it, and the first in the queue is looked at and found not to fit.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ STANDARD_CASES = (
 
 
 def measure(case: SchedulerCase, num_steps: int = 300, num_runs: int = 5) -> SchedulerCost:
-    """Run `case` for `num_steps` steps, `num_runs` times anew: the fastest run is the one that was disturbed least."""
+    """Run `case` for `num_steps` steps, `num_runs` times; the fastest run was disturbed least, and counts."""
     return min((_measure_once(case, num_steps) for _ in range(num_runs)), key=lambda cost: cost.step_us)
 
 
@@ -75,7 +75,9 @@ def render(costs: Sequence[SchedulerCost]) -> Table:
     for cost in costs:
         counts = (cost.case.num_running, cost.case.num_waiting, cost.case.position)
         times = (cost.schedule_us, cost.update_us, cost.step_us)
-        table.add_row(*(f"{count:,}" for count in counts), *(f"{us:.0f}" for us in times), f"{cost.us_per_request:.1f}")
+        table.add_row(
+            *(f"{count:,}" for count in counts), *(f"{us:.0f}" for us in times), f"{cost.us_per_request:.1f}"
+        )
     return table
 
 
@@ -98,14 +100,16 @@ def _measure_once(case: SchedulerCase, num_steps: int) -> SchedulerCost:
 
 
 def _make_scheduler(case: SchedulerCase, num_steps: int) -> Scheduler:
-    """A scheduler whose first step computes the prompts of all that run, and which never has room for those that wait."""
+    """A scheduler whose first step computes all prompts that run, and that never has room for the rest."""
     # Lengths differ by up to a block, so that about equally many requests need a new block in each step.
     prompts = [_prompt(number, case.position + number % BLOCK_SIZE) for number in range(case.num_running)]
     num_blocks = 1 + sum(-(-(len(prompt) + num_steps + 1) // BLOCK_SIZE) for prompt in prompts)
     spec = FullAttentionSpec(BLOCK_SIZE, num_kv_heads=1, head_size=1, element_bytes=1)
     kv_cache = KVCacheManager(KVCacheConfig(num_blocks, (KVCacheGroup(spec, (0,)),)))
     config = SchedulerConfig(
-        max_num_batched_tokens=sum(map(len, prompts)), max_num_seqs=case.num_running + 1, long_prefill_token_threshold=0
+        max_num_batched_tokens=sum(map(len, prompts)),
+        max_num_seqs=case.num_running + 1,
+        long_prefill_token_threshold=0,
     )
     scheduler = Scheduler(config, kv_cache, max_model_len=kv_cache.max_num_tokens)
     if case.num_waiting:

@@ -120,11 +120,7 @@ class Chat:
             _note("(stopped; /retry asks again)")
         elif answer.finish_reason == "length":
             limit = self.session.params.max_tokens
-            _note(
-                "(cut off: the context is full; see /clear)"
-                if limit is None
-                else f"(cut off at {limit} tokens)"
-            )
+            _note("(the context is full; see /clear)" if limit is None else f"(cut off at {limit} tokens)")
         if answer.text:
             self.conversation.exchanges.append(Exchange(question, answer.text))
         return bool(answer.text)
@@ -134,9 +130,7 @@ class Chat:
         name, _, argument = line.partition(" ")
         command = self._commands.get(name)
         if command is None:
-            _note(
-                f"There is no command {name}; /help lists them. To send it as a message, begin with a space."
-            )
+            _note(f"There is no command {name}; see /help. To send it as a message, begin with a space.")
         else:
             command.run(argument.strip())
 
@@ -186,7 +180,8 @@ class Chat:
             return
         path = Path(argument).expanduser()
         try:
-            path.write_text(json.dumps(self.conversation.messages(), ensure_ascii=False, indent=2) + "\n")
+            text = json.dumps(self.conversation.messages(), ensure_ascii=False, indent=2)
+            path.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             _note(f"octavo: error: {error}")
         else:

@@ -140,7 +140,7 @@ def check_cache(folder: Path) -> Iterator[Finding]:
     """The folder of fetched models: how full it is, and whether another fits."""
     size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     text = f"{folder}, {format_size(size_bytes)}"
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     if os.access(existing, os.W_OK | os.X_OK):
         yield Finding("cache", Level.OK, text)
     else:

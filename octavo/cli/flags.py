@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from octavo.config import EngineConfig, parse_size, setting_sections
+from octavo.config import EngineConfig, setting_sections
 from octavo.errors import ConfigError, RequestError
 from octavo.types.params import SamplingParams
 from octavo.types.rules import field_rules
@@ -83,30 +83,13 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(records)
 
 
-class _Size(click.ParamType):
-    """A number with an optional suffix, or `auto`, which the configuration may refuse."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number, or "auto"."""
-        if not isinstance(value, str) or value == "auto":
-            return value
-        try:
-            return parse_size(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-
 def engine_options() -> list[click.Parameter]:
     """A flag for every setting of the engine but the model, which is an argument of the commands."""
-    options: list[click.Parameter] = []
-    for section, kind, setting in _settings():
-        if setting.name != "model":
-            annotation = get_type_hints(kind)[setting.name]
-            source = _Source(setting.name, annotation, setting.default, setting.metadata["help"])
-            options.append(FieldOption(source, section))
-    return options
+    options = []
+    for name, kind in get_type_hints(EngineConfig).items():
+        if isinstance(kind, type) and is_dataclass(kind):
+            options += _section_options(name.capitalize(), kind)
+    return options + _section_options("Engine", EngineConfig)
 
 
 def sampling_options() -> list[click.Parameter]:
@@ -155,14 +138,16 @@ def _with_flags(message: str) -> str:
     return first + separator + re.sub(rf"\b({unmistakable})\b", lambda match: spell_flag(match[0]), rest)
 
 
-def _settings() -> list[tuple[str, type, Field[Any]]]:
-    """Every setting: its section's heading, the dataclass it belongs to, and its field."""
-    found = []
-    for name, kind in get_type_hints(EngineConfig).items():
-        if is_dataclass(kind):
-            found += [(name.capitalize(), kind, setting) for setting in fields(kind)]
-    own = [setting for setting in fields(EngineConfig) if "help" in setting.metadata]
-    return found + [("Engine", EngineConfig, setting) for setting in own]
+def _section_options(section: str, kind: type) -> list[click.Parameter]:
+    """A flag for each setting that the dataclass `kind` itself holds."""
+    hints = get_type_hints(kind)
+    return [
+        FieldOption(
+            _Source(setting.name, hints[setting.name], setting.default, setting.metadata["help"]), section
+        )
+        for setting in fields(kind)
+        if "help" in setting.metadata and setting.name != "model"
+    ]
 
 
 def _click_type(annotation: Any) -> dict[str, Any]:
@@ -170,7 +155,7 @@ def _click_type(annotation: Any) -> dict[str, Any]:
     is_union = get_origin(annotation) in (Union, UnionType)
     kinds = set(get_args(annotation) if is_union else (annotation,)) - {NoneType}
     if kinds == {int, str}:
-        return {"type": _Size()}
+        return {"type": str, "metavar": "NUMBER"}
     (kind,) = kinds
     if get_origin(kind) is Literal:
         return {"type": click.Choice(get_args(kind))}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,7 +47,7 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
     """
     if raw and system is not None:
         raise click.UsageError("--system has no place in a --raw prompt; give one of them")
-    if prompt is None and any(map(str.isspace, model)) and not Path(model).exists():
+    if prompt is None and any(map(str.isspace, model)) and not os.path.exists(model):
         raise click.UsageError(f'name the model before the prompt: octavo run {DEFAULT_MODEL} "{model}"')
     config, params = engine_config(model, flags), sampling_params(flags)
     text = _read_prompt() if prompt is None else prompt

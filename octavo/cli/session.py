@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from octavo.cli.interrupts import deferred_interrupt
 from octavo.config import EngineConfig
 from octavo.errors import OctavoError
 from octavo.frontend.input_processor import Prompt
+from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.types.outputs import RequestOutput
 from octavo.types.params import RequestOutputKind, SamplingParams
@@ -104,11 +104,13 @@ class Session:
         answer = Answer()
         start = time.perf_counter()
         self._engine.add_request(_REQUEST_ID, prompt, self.params)
-        with deferred_interrupt() as was_interrupted:
-            while self._engine.has_unfinished_requests() and not was_interrupted():
-                for output in self._engine.step():
-                    show(answer.add(output, time.perf_counter() - start))
-        self._engine.abort_requests([_REQUEST_ID])  # without effect on an answer that is complete
+        try:
+            with deferred_interrupt() as was_interrupted:
+                while self._engine.has_unfinished_requests() and not was_interrupted():
+                    for output in self._engine.step():
+                        show(answer.add(output, time.perf_counter() - start))
+        finally:
+            self._engine.abort_requests([_REQUEST_ID])  # without effect on an answer that is complete
         return answer
 
 

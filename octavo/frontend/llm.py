@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +12,7 @@ from tqdm import tqdm
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.errors import RequestError
 from octavo.frontend.input_processor import ProcessedInput, Prompt
+from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.types.outputs import RequestOutput
@@ -121,14 +119,15 @@ class LLM:
         self._num_requests += len(requests)
         finished: dict[str, RequestOutput] = {}
         try:
-            with _progress_bar(use_tqdm, len(requests)) as show, _deferred_interrupt() as check_interrupt:
+            with _progress_bar(use_tqdm, len(requests)) as show, deferred_interrupt() as was_interrupted:
                 for request_id, request in zip(ids, requests, strict=True):
                     self.engine.add_processed(request_id, request)
                 while len(finished) < len(requests):
                     for output in self.engine.step():
                         finished[output.request_id] = output
                         show(output)
-                    check_interrupt()
+                    if was_interrupted():
+                        raise KeyboardInterrupt
         except BaseException:
             self.engine.abort_requests(ids)
             raise
@@ -184,35 +183,3 @@ def _progress_bar(use_tqdm: bool | Bar, total: int) -> Iterator[Callable[[Reques
             bar.update()
 
         yield show
-
-
-@contextmanager
-def _deferred_interrupt() -> Iterator[Callable[[], None]]:
-    """Hold back Ctrl-C while a step runs, so that none is left half done; the callable yielded raises it in
-    between.
-
-    A second Ctrl-C is not held back. Python's own handling is restored at the end, and left alone outside the
-    main thread and where the program has a handler of its own.
-    """
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield lambda: None
-        return
-    interrupted = False
-
-    def hold_back(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def check() -> None:
-        if interrupted:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, hold_back)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -217,7 +217,7 @@ class Scheduler:
         any_finished = False
         for request_id in output.num_scheduled_tokens:
             request = self.requests.get(request_id)
-            if request is None or request.status is not RequestStatus.RUNNING:
+            if request is None or request.row < 0:
                 continue  # aborted while the step ran, and perhaps submitted anew
             sampled = result.sampled_token_ids.get(request_id)
             prompt_logprobs = result.prompt_logprobs.get(request_id)
@@ -247,7 +247,8 @@ class Scheduler:
 
     def fail_step(self, output: SchedulerOutput, reason: str) -> EngineCoreOutputs:
         """The step could not be run: its requests end with an error, all others go on."""
-        failed = [request.request_id for request in self.running if request.request_id in output.num_scheduled_tokens]
+        running = (request.request_id for request in self.running)
+        failed = [request_id for request_id in running if request_id in output.num_scheduled_tokens]
         outputs = self.finish_requests(failed, RequestStatus.FINISHED_ERROR, reason)
         return EngineCoreOutputs(outputs, self.make_stats())
 

@@ -50,7 +50,7 @@ class ScriptedCore:
         self.aborted: list[str] = []
         self.before_step: Callable[[int], None] = lambda num_tokens: None
         self.failure: str | None = None
-        self._num_sent = 0
+        self.num_sent = 0
 
     @property
     def prompts(self) -> list[str]:
@@ -59,24 +59,24 @@ class ScriptedCore:
 
     def add_request(self, request: EngineCoreRequest) -> None:
         self.requests.append(request)
-        self._num_sent = 0
+        self.num_sent = 0
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         self.aborted += request_ids
 
     def get_output(self) -> EngineCoreOutputs:
-        self.before_step(self._num_sent)
+        self.before_step(self.num_sent)
         request = self.requests[-1]
         tokens = [*self.answers[len(self.requests) - 1].encode(), END_TOKEN_ID]
-        token_id = tokens[self._num_sent]
-        self._num_sent += 1
+        token_id = tokens[self.num_sent]
+        self.num_sent += 1
         reason: FinishReason | None = None
         stop_reason: str | None = None
         if self.failure is not None:
             reason, stop_reason = FinishReason.ERROR, self.failure
         elif token_id == END_TOKEN_ID:
             reason = FinishReason.STOP
-        elif self._num_sent == request.sampling_params.max_tokens:
+        elif self.num_sent == request.sampling_params.max_tokens:
             reason = FinishReason.LENGTH
         output = EngineCoreOutput(request.request_id, [token_id], reason, stop_reason)
         return EngineCoreOutputs([output], SchedulerStats(1, 0, 0.0))

@@ -71,9 +71,7 @@ def test_help_lists_the_commands(chat: Octavo) -> None:
 
 def test_an_unknown_command_is_not_sent_and_says_what_to_do(chat: Octavo, core: ScriptedCore) -> None:
     (note, *_) = notes(chat(["/etc/hosts is what?"]))
-    expected = (
-        "There is no command /etc/hosts; /help lists them. To send it as a message, begin with a space."
-    )
+    expected = "There is no command /etc/hosts; see /help. To send it as a message, begin with a space."
     assert note == expected
     assert core.prompts == []
 
@@ -207,7 +205,7 @@ def test_an_answer_that_is_cut_off_is_reported(chat: Octavo, core: ScriptedCore)
     assert "(cut off at 2 tokens)" in notes(chat(["Hi"], "--max-tokens", "2"))
     core.requests.clear()
     core.answers = ["x" * CONTEXT]
-    assert "(cut off: the context is full; see /clear)" in notes(chat(["Hi"]))
+    assert "(the context is full; see /clear)" in notes(chat(["Hi"]))
 
 
 def test_a_failed_answer_leaves_no_trace_and_the_conversation_goes_on(

@@ -94,7 +94,7 @@ def test_without_flags_sampling_has_its_defaults_but_for_those_of_the_command_li
     [
         (["--max-num-seqs", "0"], "--max-num-seqs is 0; it must be"),
         (["--max-num-seqs", "many"], "'--max-num-seqs': 'many' is not a valid integer"),
-        (["--kv-cache-memory", "lots"], "'--kv-cache-memory': 'lots' is no size"),
+        (["--kv-cache-memory", "lots"], "--kv-cache-memory is 'lots'; it must be a number"),
         (["--scheduling-policy", "luck"], "'--scheduling-policy': 'luck' is not one of"),
         (["--memory-utilization", "2"], "--memory-utilization is 2.0; it must be"),
         (["--top-p", "5"], "--top-p is 5.0; it must be"),

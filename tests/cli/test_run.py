@@ -94,6 +94,14 @@ def test_a_prompt_in_the_models_place_is_told_from_a_model(octavo: Octavo, core:
     assert 'name the model before the prompt: octavo run smollm2 "What is this?"' in result.stderr
 
 
+def test_a_long_prompt_in_the_models_place_is_no_failed_look_at_the_disk(
+    octavo: Octavo, core: ScriptedCore
+) -> None:
+    result = octavo("run", "word " * 2000)
+    assert result.exit_code == 2
+    assert "name the model before the prompt" in result.stderr
+
+
 def test_a_model_may_lie_in_a_folder_with_a_space_in_its_name(
     octavo: Octavo, core: ScriptedCore, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ def press_ctrl_c_at(core: ScriptedCore, *steps: int) -> None:
 def test_the_text_is_shown_as_it_comes(core: ScriptedCore, session: Session) -> None:
     core.answers = ["Où?"]
     shown: list[tuple[int, str]] = []
-    answer = session.answer("Hi", lambda piece: shown.append((core._num_sent, piece)))
+    answer = session.answer("Hi", lambda piece: shown.append((core.num_sent, piece)))
     assert [piece for _, piece in shown if piece] == ["O", "ù", "?"]
     assert [step for step, piece in shown if piece] == [1, 3, 4]
     assert (answer.text, answer.finish_reason) == ("Où?", "stop")
@@ -51,15 +51,14 @@ def test_ctrl_c_ends_the_answer_after_the_step_and_leaves_the_session_usable(
     assert session.answer("Hi", lambda piece: None).text == "Rome."
 
 
-def test_a_second_ctrl_c_ends_the_program_at_once(core: ScriptedCore, session: Session) -> None:
+def test_a_second_ctrl_c_is_not_held_back(core: ScriptedCore, session: Session) -> None:
     def press_twice(num_tokens: int) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
     core.before_step = press_twice
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(KeyboardInterrupt):
         session.answer("Hi", lambda piece: None)
-    assert stop.value.code == 130
 
 
 def test_the_handling_of_ctrl_c_is_restored(session: Session) -> None:

@@ -10,13 +10,23 @@ from octavo.engine.core import EngineCore
 from octavo.errors import RequestError
 from octavo.types.outputs import FinishReason
 from octavo.types.requests import EngineCoreRequest
-from tests.fakes import FakeExecutor, generate_alone, make_core, make_params, make_request, run_to_end, tokens_of
+from tests.fakes import (
+    FakeExecutor,
+    generate_alone,
+    make_core,
+    make_params,
+    make_request,
+    run_to_end,
+    tokens_of,
+)
 
 ANSWER = make_params(6, ignore_eos=True)
 
 
 def requests_named(names: str) -> list[EngineCoreRequest]:
-    return [make_request(name, [ord(name)] * 6, ANSWER, arrival_time=float(n)) for n, name in enumerate(names)]
+    return [
+        make_request(name, [ord(name)] * 6, ANSWER, arrival_time=float(n)) for n, name in enumerate(names)
+    ]
 
 
 def add(core: EngineCore, requests: list[EngineCoreRequest]) -> None:
@@ -67,7 +77,7 @@ def test_shutting_down_reaches_the_executor() -> None:
     assert executor_of(core).is_shut_down
 
 
-# ---------------------------------------------------------------------------------------------------- failures
+# --------------------------------------------------------------------------------------------------- failures
 
 
 @pytest.mark.parametrize("half", ["forward", "sample"])
@@ -162,7 +172,7 @@ def test_a_refused_request_leaves_no_trace() -> None:
     assert len(tokens_of(run_to_end(core)["a"])) == 6
 
 
-# ------------------------------------------------------------------------------------------------------ aborts
+# ----------------------------------------------------------------------------------------------------- aborts
 
 
 def test_aborting_requests_that_have_no_blocks_yet_disturbs_nobody() -> None:
@@ -225,5 +235,9 @@ def test_aborts_that_race_with_ends() -> None:
         core.scheduler.check()
     ended |= {name: outputs[-1].finish_reason for name, outputs in run_to_end(core).items()}
     assert len(ended) == 500
-    assert {FinishReason.ABORT, FinishReason.LENGTH} <= set(ended.values()) <= {*FinishReason} - {FinishReason.ERROR}
+    assert (
+        {FinishReason.ABORT, FinishReason.LENGTH}
+        <= set(ended.values())
+        <= {*FinishReason} - {FinishReason.ERROR}
+    )
     assert_nothing_is_left(core)

@@ -167,9 +167,7 @@ def test_colliding_digests_cost_hits_but_are_never_believed(digest_bits: int) ->
     pool = BlockPool(200)
 
     def weak(token_ids: list[int]) -> list[BlockHash]:
-        return [
-            h._replace(digest=bytes([h.digest[0] & (2**digest_bits - 1)])) for h in hashes_of(token_ids)
-        ]
+        return [h._replace(digest=bytes([h.digest[0] & (2**digest_bits - 1)])) for h in hashes_of(token_ids)]
 
     sequences = [[a, b, c, d] for a in range(3) for b in range(3) for c in range(3) for d in range(3)]
     owners: dict[int, list[int]] = {}
@@ -188,7 +186,7 @@ def test_colliding_digests_cost_hits_but_are_never_believed(digest_bits: int) ->
     pool.check(dict.fromkeys(owners, 1))
 
 
-# ------------------------------------------------------------------------------------- corruption that check sees
+# --------------------------------------------------------------------------------- corruption that check sees
 
 
 def corrupt_ref_cnt(pool: BlockPool, held: KVCacheBlock, cached: KVCacheBlock) -> None:

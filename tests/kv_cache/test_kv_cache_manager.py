@@ -18,7 +18,9 @@ from tests.fakes import make_kv_config, make_request
 _names = (f"request {number}" for number in itertools.count())
 
 
-def make_manager(num_blocks: int, block_size: int = 4, num_groups: int = 1, caching: bool = True) -> KVCacheManager:
+def make_manager(
+    num_blocks: int, block_size: int = 4, num_groups: int = 1, caching: bool = True
+) -> KVCacheManager:
     return KVCacheManager(make_kv_config(num_blocks, block_size, num_groups), caching)
 
 
@@ -26,8 +28,10 @@ def a_request(prompt: list[int], **fields: object) -> Request:
     return Request(make_request(next(_names), prompt, **fields), max_model_len=10_000)
 
 
-def start(manager: KVCacheManager, request: Request, num_new_tokens: int | None = None) -> tuple[int, list[int]] | None:
-    """Admit `request` on its hit and run it as far as said (default: all). Returns (hit tokens, block ids)."""
+def start(
+    manager: KVCacheManager, request: Request, num_new_tokens: int | None = None
+) -> tuple[int, list[int]] | None:
+    """Admit `request` and run it as far as said (default: all). Returns (tokens of its hit, block ids)."""
     hit = manager.get_computed_blocks(request)
     count = request.num_tokens - hit.num_tokens if num_new_tokens is None else num_new_tokens
     block_ids = manager.allocate_slots(request, count, hit)
@@ -170,7 +174,20 @@ def test_two_groups_hit_as_far_as_both_have_the_blocks() -> None:
     assert [len(blocks) for blocks in hit.blocks] == [2, 2]
 
 
-# -------------------------------------------------------------------------------------------------- collisions
+def test_the_beginnings_of_old_prompts_stay_longest() -> None:
+    """KV-08."""
+    manager = make_manager(65)
+    a, b = a_request(list(range(80))), a_request(list(range(100, 180)))
+    for request in (a, b):  # 20 blocks each
+        start(manager, request)
+        manager.free(request)
+    start(manager, a_request(list(range(300, 420))))  # 30 blocks, 24 of which were never used
+    assert manager.get_computed_blocks(a_request([*a.token_ids, 1])).num_tokens == 14 * 4
+    assert manager.get_computed_blocks(a_request([*b.token_ids, 1])).num_tokens == 20 * 4
+    assert start(manager, a_request(a.token_ids[:41]))[0] == 40
+
+
+# ------------------------------------------------------------------------------------------------- collisions
 
 
 @pytest.mark.parametrize("digest_bits", [0, 8])
@@ -195,7 +212,7 @@ def test_outputs_stay_right_when_digests_collide(monkeypatch: pytest.MonkeyPatch
     assert start(manager, a_request([0, 1, 2, 3, 0, 5, 6, 7, 0, 9]))[0] == 8
 
 
-# -------------------------------------------------------------------------------------------------- allocation
+# ------------------------------------------------------------------------------------------------- allocation
 
 
 def test_blocks_are_taken_only_when_the_tokens_need_them() -> None:
@@ -271,7 +288,7 @@ def test_freeing_a_request_that_holds_nothing_does_nothing() -> None:
     manager.check()
 
 
-# --------------------------------------------------------------------------------------------------- admission
+# -------------------------------------------------------------------------------------------------- admission
 
 
 @pytest.mark.parametrize(("length", "fits"), [(11, True), (12, False)], ids=["fits", "too long"])
@@ -321,7 +338,7 @@ def test_blocks_shared_with_a_running_request_cost_nothing() -> None:
     assert not manager.can_admit(unlike, manager.get_computed_blocks(unlike))
 
 
-# --------------------------------------------------------------------------------------------- common prefixes
+# -------------------------------------------------------------------------------------------- common prefixes
 
 
 def test_common_blocks_are_those_that_every_running_request_holds() -> None:
@@ -341,7 +358,7 @@ def test_a_request_that_runs_alone_shares_nothing() -> None:
     assert manager.get_num_common_prefix_blocks(request, 1) == [0]
 
 
-# ------------------------------------------------------------------------------------------------------- reset
+# ------------------------------------------------------------------------------------------------------ reset
 
 
 def test_a_reset_is_refused_while_a_request_runs_and_harms_it_not() -> None:
@@ -365,7 +382,7 @@ def test_a_waiting_request_that_was_hashed_before_a_reset_hits_what_came_after_i
     assert manager.get_computed_blocks(waiting).num_tokens == 8
 
 
-# ------------------------------------------------------------------------------------- corruption that check sees
+# --------------------------------------------------------------------------------- corruption that check sees
 
 
 def lose_a_table(manager: KVCacheManager, request: Request) -> None:

@@ -33,7 +33,9 @@ def test_a_number_of_blocks_overrides_the_memory() -> None:
     assert plan_kv_cache([SMALL], 0, max_model_len=32, num_blocks=3).num_blocks == 3
 
 
-@pytest.mark.parametrize(("num_tokens", "blocks"), [(1, 2), (16, 2), (17, 3), (160, 11)], ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("num_tokens", "blocks"), [(1, 2), (16, 2), (17, 3), (160, 11)], ids=lambda value: str(value)
+)
 def test_a_sequence_takes_its_blocks_and_the_null_block(num_tokens: int, blocks: int) -> None:
     assert num_blocks_for(num_tokens, group_layers([SMALL])) == blocks
 
@@ -50,7 +52,7 @@ def test_too_little_memory_names_both_numbers_and_the_length_that_fits() -> None
     with pytest.raises(CapacityError) as raised:
         plan_kv_cache([SMALL] * 512, 9 * 512 * SMALL_PAGE, max_model_len=1000)
     text = str(raised.value)
-    # 512 pages of 2 KiB are 1 MiB; 1000 tokens take 63 blocks and the null block; 8 blocks of 16 tokens are there.
+    # 512 pages of 2 KiB are 1 MiB. 1000 tokens take 63 blocks and the null block; there are 8 besides it.
     assert "has 9.0 MiB" in text
     assert "needs 64.0 MiB" in text
     assert "max_model_len to at most 128" in text

@@ -1,4 +1,4 @@
-"""Rules that shrink or veto a share: what each may rely on, and what becomes of the requests they hold back."""
+"""Rules that shrink or veto a share: what they may rely on, and what becomes of those they hold back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def a_core(constraint: FakeConstraint, num_blocks: int = 100, **settings: object
 def add(core: EngineCore, *names: str, length: int = 5, **fields: object) -> None:
     for name in names:
         arrival = float(len(core.scheduler.requests))
-        core.add_request(make_request(name, [1000 + ord(name)] * length, FOREVER, arrival_time=arrival, **fields))
+        core.add_request(
+            make_request(name, [1000 + ord(name)] * length, FOREVER, arrival_time=arrival, **fields)
+        )
 
 
 def step(core: EngineCore) -> SchedulerOutput:
@@ -147,7 +149,9 @@ def test_a_preempted_request_gives_back_and_reserves_anew() -> None:
     constraint = FakeConstraint()
     core = a_core(constraint, num_blocks=6)
     for number, name in enumerate("ab"):
-        request = make_request(name, [number + 1] * 7, make_params(9, ignore_eos=True), arrival_time=float(number))
+        request = make_request(
+            name, [number + 1] * 7, make_params(9, ignore_eos=True), arrival_time=float(number)
+        )
         core.add_request(request)
     while core.scheduler.requests["b"].status is not RequestStatus.PREEMPTED:
         step(core)
@@ -155,7 +159,9 @@ def test_a_preempted_request_gives_back_and_reserves_anew() -> None:
     run_to_end(core)
     assert constraint.reserved == set()
     assert sum(1 for name, start, _ in constraint.commits if name == "b" and start == 0) == 1
-    assert [start for name, start, _ in constraint.commits if name == "b"].count(4) == 1, "resumed on its cached block"
+    assert [start for name, start, _ in constraint.commits if name == "b"].count(4) == 1, (
+        "resumed on its cached block"
+    )
 
 
 def test_a_preempted_request_comes_back_before_a_later_one_that_was_passed_over() -> None:
@@ -167,4 +173,4 @@ def test_a_preempted_request_comes_back_before_a_later_one_that_was_passed_over(
         step(core)
     constraint.vetoed = set()
     core.abort_requests(["a"])
-    assert [request.req_id for request in step(core).scheduled_new_reqs][0] == "b"
+    assert step(core).scheduled_new_reqs[0].req_id == "b"

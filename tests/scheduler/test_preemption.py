@@ -9,7 +9,15 @@ from octavo.scheduler.request import RequestStatus
 from octavo.types.outputs import EngineCoreOutput, FinishReason
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.steps import SchedulerOutput
-from tests.fakes import FakeExecutor, generate_alone, make_core, make_params, make_request, run_to_end, tokens_of
+from tests.fakes import (
+    FakeExecutor,
+    generate_alone,
+    make_core,
+    make_params,
+    make_request,
+    run_to_end,
+    tokens_of,
+)
 
 
 def a_request(name: str, length: int, max_tokens: int, **fields: object) -> EngineCoreRequest:
@@ -82,7 +90,11 @@ def test_the_worker_hears_of_a_preemption_in_the_step_that_reuses_the_blocks() -
     assert plan.preempted_req_ids == {"b"}
     assert list(plan.num_scheduled_tokens) == ["a"]
     preempted = core.scheduler.requests["b"]
-    assert (preempted.status, preempted.row, preempted.num_computed_tokens) == (RequestStatus.PREEMPTED, -1, 0)
+    assert (preempted.status, preempted.row, preempted.num_computed_tokens) == (
+        RequestStatus.PREEMPTED,
+        -1,
+        0,
+    )
 
 
 def test_the_least_urgent_gives_way_even_if_it_came_first() -> None:
@@ -169,7 +181,9 @@ def test_what_was_generated_before_a_preemption_still_counts_as_output() -> None
         core.add_request(a_request(name, 7, 12, arrival_time=float(number)))
     run_to_end(core)
     assert num_preemptions(core)["b"] >= 1
-    admissions = [request for plan in plans(core) for request in plan.scheduled_new_reqs if request.req_id == "b"]
+    admissions = [
+        request for plan in plans(core) for request in plan.scheduled_new_reqs if request.req_id == "b"
+    ]
     assert len(admissions) >= 2
     assert {request.num_prompt_tokens for request in admissions} == {7}
     assert len(admissions[-1].token_ids) > 7

@@ -1,6 +1,6 @@
 """Cached prefixes under the scheduler: whatever is reused, every request gets what it gets alone.
 
-The fake executor compares the whole context of every token it runs, so a wrong block shows even if no output does.
+The fake executor compares the context of every token it runs: a wrong block shows even if no output does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from octavo.engine.core import EngineCore
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.outputs import EngineCoreOutput
 from octavo.types.params import SamplingParams
-from tests.fakes import FakeExecutor, generate_alone, make_core, make_params, make_request, run_to_end, tokens_of
+from tests.fakes import (
+    FakeExecutor,
+    generate_alone,
+    make_core,
+    make_params,
+    make_request,
+    run_to_end,
+    tokens_of,
+)
 
 ANSWER = make_params(6, ignore_eos=True)
 
@@ -132,7 +140,9 @@ def test_what_a_preemption_recomputes_is_no_cache_hit() -> None:
     prompts = [[100 * number + 7, *range(6)] for number in range(1, 7)]
     news = ask(core, prompts, make_params(14, ignore_eos=True))
     assert any(plan.preempted_req_ids for plan in executor_of(core).outputs)
-    resumed = [r for plan in executor_of(core).outputs for r in plan.scheduled_new_reqs if r.num_computed_tokens]
+    resumed = [
+        r for plan in executor_of(core).outputs for r in plan.scheduled_new_reqs if r.num_computed_tokens
+    ]
     assert resumed, "preempted requests do find their own blocks"
     assert [output.num_cached_tokens for output in news] == [0] * 6
 
@@ -142,7 +152,9 @@ def test_a_prefix_that_is_evicted_while_its_request_waits_is_computed_again() ->
     core = make_core(9, max_num_seqs=1)
     prompt = list(range(1, 18))
     ask(core, [prompt])
-    core.add_request(make_request("other", list(range(100, 128)), make_params(2, ignore_eos=True), arrival_time=0.0))
+    core.add_request(
+        make_request("other", list(range(100, 128)), make_params(2, ignore_eos=True), arrival_time=0.0)
+    )
     core.add_request(make_request("waits", prompt, ANSWER, arrival_time=1.0))
     waiting = core.scheduler.requests["waits"]
     assert core.scheduler.kv_cache.get_computed_blocks(waiting).num_tokens == 16

@@ -1,4 +1,4 @@
-"""Twenty thousand small worlds, each with its own configuration and fate, in which every promise must hold at every step.
+"""Twenty thousand small worlds, each with its own settings and fate: in all of them every promise holds.
 
 A failure prints the seed of its world; `run_world(seed)` runs it again.
 """
@@ -80,7 +80,7 @@ class World:
         self.executor: FakeExecutor = self.core.executor
         self.stems = [[rng.randrange(1, 9) for _ in range(16)] for _ in range(2)]
         self.records: dict[str, Record] = {}
-        self.num_to_come = rng.randint(1, 10)
+        self.num_to_come = rng.randint(1, 8)
         self.rush = rng.choice([0.4, 0.8, 1.0])  # how fast they come
         self.num_added = 0
         self.work = 0  # tokens that all requests come to, each alone
@@ -88,17 +88,21 @@ class World:
     def make_core(self) -> EngineCore:
         rng = self.rng
         block_size, num_groups = rng.choice([1, 2, 3, 4]), rng.choice([1, 1, 1, 2])
-        max_model_len = rng.choice([2, 5, 10, 16, 24, 32])
-        # From a prompt token and an answer to three times the longest sequence; one block more is the null block.
+        max_model_len = rng.choice([2, 5, 10, 16, 24])
+        # From a prompt token and an answer to three times the longest sequence, and the null block.
         per_group = rng.randint(-(-2 // block_size), max(3 * max_model_len // block_size, 2))
-        kv_config = make_kv_config(1 + num_groups * per_group + rng.randrange(num_groups), block_size, num_groups)
+        kv_config = make_kv_config(
+            1 + num_groups * per_group + rng.randrange(num_groups), block_size, num_groups
+        )
         chunked = rng.random() < 0.7
         scheduler = make_scheduler(
             kv_config,
             max_model_len,
             [self.constraint] if self.has_constraint else [],
             enable_caching=rng.random() < 0.8,
-            max_num_batched_tokens=rng.choice([1, 4, 8, 16, 32]) if chunked else max_model_len + rng.randint(0, 4),
+            max_num_batched_tokens=rng.choice([1, 4, 8, 16, 32])
+            if chunked
+            else max_model_len + rng.randint(0, 4),
             max_num_seqs=rng.choice([1, 3, 5, 8]),
             enable_chunked_prefill=chunked,
             long_prefill_token_threshold=rng.choice([None, None, 0, 1, 3]),
@@ -115,7 +119,7 @@ class World:
             assert num_steps <= 30 + 3 * self.work, "somebody starves"
         self.check_idle()
 
-    # -------------------------------------------------------------------------------------------------- events
+    # ------------------------------------------------------------------------------------------------- events
 
     def befall(self) -> None:
         rng = self.rng
@@ -151,7 +155,9 @@ class World:
         self.work += len(request.prompt_token_ids) + len(due)
         self.executor.invalid -= {(request_id, length) for length in range(most + 1)}
         if rng.random() < 0.03:
-            self.executor.invalid.add((request_id, rng.randint(1, most)))
+            self.executor.invalid.add(
+                (request_id, rng.choice([len(request.prompt_token_ids), rng.randint(1, most)]))
+            )
         self.core.add_request(request)
 
     def abort(self, request_id: str, resubmit: bool) -> None:
@@ -165,7 +171,7 @@ class World:
         if resubmit:
             self.add(request_id)
 
-    # ---------------------------------------------------------------------------------------------- one step
+    # ----------------------------------------------------------------------------------------------- one step
 
     def step(self) -> None:
         running = list(self.scheduler.running)
@@ -186,18 +192,30 @@ class World:
         plan = self.executor.outputs[-1]
         if self.constraint.vetoed:
             return
-        assert plan.num_scheduled_tokens or plan.preempted_req_ids or not self.scheduler.requests, "nothing moves"
+        assert plan.num_scheduled_tokens or plan.preempted_req_ids or not self.scheduler.requests, (
+            "nothing moves"
+        )
         if plan.total_num_scheduled_tokens < self.scheduler.config.max_num_batched_tokens:
             left_out = {request.request_id for request in running} - plan.num_scheduled_tokens.keys()
             assert left_out <= plan.preempted_req_ids, "a running request was forgotten"
 
     def check_admissions(self) -> None:
         """Nobody was let in before somebody who was due earlier and whom no constraint held back."""
-        admitted = [self.records[request.req_id].order for request in self.executor.outputs[-1].scheduled_new_reqs]
+        plan = self.executor.outputs[-1]
+        assert not (plan.scheduled_new_reqs and plan.preempted_req_ids)
+        if not self.scheduler.config.enable_chunked_prefill:
+            for request in plan.scheduled_new_reqs:
+                count = plan.num_scheduled_tokens[request.req_id]
+                assert request.num_computed_tokens + count == len(request.token_ids), "a prompt was cut"
+        admitted = [self.records[request.req_id].order for request in plan.scheduled_new_reqs]
         assert admitted == sorted(admitted)
         waiting = {*self.scheduler.waiting, *self.scheduler.skipped_waiting}
-        left = [self.records[r.request_id].order for r in waiting if r.request_id not in self.constraint.vetoed]
-        assert not admitted or not left or admitted[-1] < min(left), "somebody was let in before an earlier one"
+        left = [
+            self.records[r.request_id].order for r in waiting if r.request_id not in self.constraint.vetoed
+        ]
+        assert not admitted or not left or admitted[-1] < min(left), (
+            "somebody was let in before an earlier one"
+        )
 
     def check_idle(self) -> None:
         for record in self.records.values():

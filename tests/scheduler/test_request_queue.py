@@ -106,7 +106,9 @@ def test_removing_somebody_who_is_not_there_is_a_value_error(kind: type[RequestQ
 
 
 @pytest.mark.parametrize("kind", QUEUES)
-def test_removing_several_takes_a_list_a_set_or_an_iterator_and_ignores_strangers(kind: type[RequestQueue]) -> None:
+def test_removing_several_takes_a_list_a_set_or_an_iterator_and_ignores_strangers(
+    kind: type[RequestQueue],
+) -> None:
     requests = [a_request(name) for name in "abcdef"]
     queue = filled(kind, requests)
     queue.remove_requests([requests[1], requests[1], a_request("stranger")])
@@ -116,7 +118,7 @@ def test_removing_several_takes_a_list_a_set_or_an_iterator_and_ignores_stranger
     assert drain(queue) == ["a", "c", "e"]
 
 
-# -------------------------------------------------------------------------------------------------------- fcfs
+# ------------------------------------------------------------------------------------------------------- fcfs
 
 
 def test_first_come_first_served_whatever_the_priority_or_the_time() -> None:
@@ -152,7 +154,7 @@ def test_removing_one_keeps_the_order_of_the_others() -> None:
     assert names(queue) == ["a", "c"]
 
 
-# ---------------------------------------------------------------------------------------------------- priority
+# --------------------------------------------------------------------------------------------------- priority
 
 
 def test_the_lower_number_the_earlier_arrival_the_smaller_id_goes_first() -> None:

@@ -91,7 +91,9 @@ def test_repetitions_are_found_as_in_plain_words() -> None:
     for _ in range(5000):
         smallest = rng.randint(0, 4)
         detection = RepetitionDetectionParams(
-            max_pattern_size=rng.randint(max(smallest, 1), 5), min_pattern_size=smallest, min_count=rng.randint(2, 4)
+            max_pattern_size=rng.randint(max(smallest, 1), 5),
+            min_pattern_size=smallest,
+            min_count=rng.randint(2, 4),
         )
         token_ids = [rng.randint(0, 1) for _ in range(rng.randint(0, 16))]
         expected = in_plain_words(token_ids, detection)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from octavo.types.params import SamplingParams
 from octavo.types.steps import BlockIds, CachedRequestData, NewRequestData, SchedulerOutput
-from tests.fakes import make_kv_config
 from octavo.worker.input_batch import InputBatch
+from tests.fakes import make_kv_config
 
 GREEDY = SamplingParams(temperature=0.0, seed=0)
 
@@ -25,7 +25,7 @@ def new(
     num_computed_tokens: int = 0,
     **fields: object,
 ) -> NewRequestData:
-    """A request that takes a row. `block_ids` are those of the one group, or a tuple with a list for each group."""
+    """A request that takes a row. `block_ids`: those of the one group, or a list for each group."""
     fields = {"num_prompt_tokens": len(token_ids), "sampling_params": GREEDY, **fields}
     return NewRequestData(
         req_id=req_id,

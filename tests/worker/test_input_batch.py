@@ -43,7 +43,13 @@ def test_one_five_and_one_tokens_give_logits_at_0_5_and_6() -> None:
 def test_arrays_have_the_types_that_backends_count_on() -> None:
     step = lay_out(make_input_batch(), plan({"a": 3}, [new("a", 0, range(3), [1])]))
     metadata = step.attention[0]
-    wide = (step.positions, step.logits_indices, step.sampled_index, metadata.slot_mapping, metadata.positions)
+    wide = (
+        step.positions,
+        step.logits_indices,
+        step.sampled_index,
+        metadata.slot_mapping,
+        metadata.positions,
+    )
     assert {array.dtype for array in wide} == {np.dtype(np.int64)}
     narrow = (step.rows, step.token_ids, step.query_start_loc, step.seq_lens, metadata.block_table)
     assert {array.dtype for array in narrow} == {np.dtype(np.int32)}
@@ -147,7 +153,10 @@ def test_every_group_has_its_own_table_and_slots() -> None:
     assert (first.slot_mapping[16], second.slot_mapping[16]) == (32, 144)
     assert (first.num_common_prefix_blocks, second.num_common_prefix_blocks) == (1, 0)
     rows.update(plan({"a": 1}, new_blocks={"a": ([3], [7])}))
-    assert [table.get_rows(np.array([0])).tolist() for table in rows.block_tables] == [[[1, 2, 3]], [[8, 9, 7]]]
+    assert [table.get_rows(np.array([0])).tolist() for table in rows.block_tables] == [
+        [[1, 2, 3]],
+        [[8, 9, 7]],
+    ]
 
 
 def test_a_token_that_is_none_is_not_written() -> None:
@@ -182,7 +191,12 @@ def test_an_unknown_request_is_a_bug_that_shows() -> None:
 def test_a_batch_does_not_change_when_the_next_one_is_built() -> None:
     rows = make_input_batch()
     first = lay_out(rows, plan({"a": 2}, [new("a", 0, [1, 2], [1])]))
-    kept = (first.positions.copy(), first.seq_lens.copy(), first.attention[0].block_table.copy(), first.token_ids.copy())
+    kept = (
+        first.positions.copy(),
+        first.seq_lens.copy(),
+        first.attention[0].block_table.copy(),
+        first.token_ids.copy(),
+    )
     rows.append_sampled(first, sampled(9))
     lay_out(rows, plan({"b": 1}, [new("b", 0, [5], [7])], finished=["a"]))
     shown = (first.positions, first.seq_lens, first.attention[0].block_table, first.token_ids)

@@ -24,7 +24,8 @@ class Machine:
         self.cgroup.mkdir()
 
     def has(self, available_mib: int) -> None:
-        text = f"MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable:   {available_mib * 1024} kB\nBuffers: 5 kB\n"
+        available = f"MemAvailable:   {available_mib * 1024} kB"
+        text = f"MemTotal: 99999999 kB\nMemFree: 1 kB\n{available}\nBuffers: 5 kB\n"
         (self.proc / "meminfo").write_text(text)
 
     def puts_us_in(self, *lines: str) -> None:
@@ -34,14 +35,18 @@ class Machine:
         """Limits of one control group, in MiB."""
         self._write(path, "memory.max", limit * MIB if isinstance(limit, int) else limit)
         self._write(path, "memory.current", used * MIB)
-        self._write(path, "memory.stat", f"anon 1\nfile 2\ninactive_file {inactive_file * MIB}\nactive_file 3")
+        self._write(
+            path, "memory.stat", f"anon 1\nfile 2\ninactive_file {inactive_file * MIB}\nactive_file 3"
+        )
 
     def group_v1(self, path: str, limit: int, used: int, inactive_file: int = 0, below: int = 0) -> None:
         """The same in version 1; `below` more MiB of inactive file pages are in groups below this one."""
         self._write(path, "memory.limit_in_bytes", limit * MIB)
         self._write(path, "memory.usage_in_bytes", used * MIB)
         total = (inactive_file + below) * MIB
-        self._write(path, "memory.stat", f"cache 1\ninactive_file {inactive_file * MIB}\ntotal_inactive_file {total}")
+        self._write(
+            path, "memory.stat", f"cache 1\ninactive_file {inactive_file * MIB}\ntotal_inactive_file {total}"
+        )
 
     def free_mib(self) -> float:
         return free_memory_bytes(self.proc, self.cgroup) / MIB
@@ -137,7 +142,7 @@ def test_a_system_without_proc_has_some_memory(tmp_path: Path) -> None:
     assert 0 < free < 2**50
 
 
-# ------------------------------------------------------------------------------------------------ the cache's share
+# ------------------------------------------------------------------------------------------ the cache's share
 
 
 @pytest.fixture

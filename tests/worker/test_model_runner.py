@@ -9,14 +9,20 @@ import pytest
 
 from octavo.types.batch import Batch
 from octavo.types.params import SamplingParams
-from octavo.types.sampling import INVALID_TOKEN_ID, NO_LOGPROBS, SamplerOutput, SamplingMetadata, TokenLogprobs
+from octavo.types.sampling import (
+    INVALID_TOKEN_ID,
+    NO_LOGPROBS,
+    SamplerOutput,
+    SamplingMetadata,
+    TokenLogprobs,
+)
 from octavo.types.steps import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from octavo.worker.model_runner import ModelRunner
 from tests.worker.steps import make_input_batch, new, plan
 
 
 class FakeBackend:
-    """Samples 10 * row of logits + its position; notes every call in `log`, and raises in the one named `fails_in`."""
+    """Samples 10 * row of logits + position; notes calls in `log`, and raises in the one named `fails_in`."""
 
     def __init__(self, log: list[Any]) -> None:
         self.log = log
@@ -38,7 +44,9 @@ class FakeBackend:
         for row in self.invalid_rows:
             token_ids[row] = INVALID_TOKEN_ID
         wanted = metadata.num_logprobs != NO_LOGPROBS
-        logprobs = [TokenLogprobs([int(t)], [-1.0], 1) if w else None for t, w in zip(token_ids, wanted, strict=True)]
+        logprobs = [
+            TokenLogprobs([int(t)], [-1.0], 1) if w else None for t, w in zip(token_ids, wanted, strict=True)
+        ]
         return SamplerOutput(token_ids, logprobs)
 
     def zero_blocks(self, block_ids: np.ndarray) -> None:
@@ -82,7 +90,9 @@ def run(runner: ModelRunner, output: SchedulerOutput) -> ModelRunnerOutput:
 
 def test_a_step_calls_backend_and_features_in_a_fixed_order() -> None:
     runner, _, log = make_runner()
-    output = plan({"a": 2, "b": 3}, [new("a", 0, [1, 2], [1]), new("b", 1, range(9), [2])], new_block_ids_to_zero=[2, 1])
+    output = plan(
+        {"a": 2, "b": 3}, [new("a", 0, [1, 2], [1]), new("b", 1, range(9), [2])], new_block_ids_to_zero=[2, 1]
+    )
     result = run(runner, output)
     assert log == [
         ("admit", "a"),
@@ -119,7 +129,9 @@ def test_sampled_tokens_run_in_the_next_step() -> None:
 def test_logprobs_go_to_those_who_asked() -> None:
     runner, _, _ = make_runner()
     asks = SamplingParams(logprobs=0, seed=1)
-    result = run(runner, plan({"a": 1, "b": 1}, [new("a", 0, [1], [1]), new("b", 1, [1], [2], sampling_params=asks)]))
+    result = run(
+        runner, plan({"a": 1, "b": 1}, [new("a", 0, [1], [1]), new("b", 1, [1], [2], sampling_params=asks)])
+    )
     assert result.logprobs == {"b": [TokenLogprobs([11], [-1.0], 1)]}
 
 

@@ -17,7 +17,9 @@ def metadata_for(params: SamplingParams, vocab_size: int = 50) -> SamplingMetada
 
 
 def test_parameters_arrive_as_they_were_given() -> None:
-    metadata = metadata_for(SamplingParams(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, seed=11, logprobs=4))
+    metadata = metadata_for(
+        SamplingParams(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, seed=11, logprobs=4)
+    )
     assert metadata.temperature.tolist() == [0.5]
     assert metadata.top_k.tolist() == [3]
     assert metadata.top_p.tolist() == [0.25]
