@@ -1,7 +1,7 @@
 """Stand-ins for what surrounds the core: a model that costs nothing, and an executor that forgives nothing.
 
-The pseudo model's "KV" of a token is the identity of the token's whole prefix, and the next token is a function
-of that identity. So a token computed over anything but its request's own context shows in that very step.
+The pseudo model's "KV" of a token is the identity of the token's whole prefix, from which the next token
+follows. So a token computed over anything but its request's own context shows in that very step.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class FakeRow:
 class FakeExecutor:
     """Runs the pseudo model over a simulated KV cache, and asserts all that a real worker takes for granted.
 
-    Set `fails_in` to "forward" or "sample" to have the next step that runs tokens raise there; put (request
-    id, length) into `invalid` to have the logits after so many tokens be no numbers. Both leave garbage behind.
+    Set `fails_in` to "forward" or "sample" to have the next step that runs tokens raise there. Put (request
+    id, length) into `invalid` to make the logits after so many tokens no numbers. Both leave garbage behind.
     """
 
     def __init__(self, kv_config: KVCacheConfig, config: SchedulerConfig) -> None:
@@ -181,8 +181,8 @@ class FakeExecutor:
         self.outputs.append(output)
         try:
             self._run(output)
-        except AssertionError as error:
-            raise BrokenContract(str(error)) from error
+        except (AssertionError, LookupError, ValueError) as error:
+            raise BrokenContract(repr(error)) from error
 
     def _run(self, output: SchedulerOutput) -> None:
         self._update(output)

@@ -29,9 +29,7 @@ class Backend(Protocol):
         """Reserve `config.total_bytes`. Raises CapacityError when they are not to be had."""
 
     def forward(self, batch: Batch) -> Any:
-        """Run the model over the batch's tokens, writing their K and V into the cache. Returns hidden states
-        [T, hidden].
-        """
+        """Run the batch's tokens, writing their K and V into the cache. Returns hidden states [T, hidden]."""
 
     def compute_logits(self, hidden: Any, indices: np.ndarray) -> Any:
         """Logits [L, vocab] of the tokens `indices` [L] int64 of a `forward`."""

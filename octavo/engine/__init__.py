@@ -1,3 +1,1 @@
-"""The engine: the step (`core`), how its parts are put together (`build`), and how a front end reaches it
-(`client`).
-"""
+"""The engine: the step (`core`), how it is put together (`build`) and how it is reached (`client`)."""

@@ -1,6 +1,4 @@
-"""The composition root: from a configuration to an engine whose parts know one another only by their
-protocols.
-"""
+"""The composition root: from a configuration to an engine whose parts know only each other's protocols."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from octavo.engine.executor import InprocExecutor
 from octavo.engine.features import FEATURES, Parts
 from octavo.errors import ConfigError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
-from octavo.kv_cache.layout import group_layers, max_num_tokens, plan_kv_cache
+from octavo.kv_cache.layout import check_fits, plan_kv_cache
 from octavo.models.load import open_model
 from octavo.models.spec import ModelSpec
 from octavo.ops import AttentionLayer
@@ -37,9 +35,8 @@ def build_engine(
     vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
     backend = _make_backend(config, vocab_size)
     backend.load_model(model)
-    kv_config, max_model_len = _plan_memory(
-        config, model.spec, model.attention_layers, backend.kv_element_bytes
-    )
+    kv_config = _plan_kv_cache(config, model.attention_layers, backend.kv_element_bytes)
+    max_model_len = _choose_max_model_len(config, model.spec, kv_config)
     backend.allocate_kv_cache(kv_config)
 
     parts = Parts(config, backend, vocab_size)
@@ -70,30 +67,28 @@ def _make_backend(config: EngineConfig, num_token_ids: int) -> Backend:
     return ReferenceBackend(Sampler(num_token_ids, config.model.logprobs_mode))
 
 
-def _plan_memory(
-    config: EngineConfig, spec: ModelSpec, layers: tuple[AttentionLayer, ...], element_bytes: int
-) -> tuple[KVCacheConfig, int]:
-    """The KV cache and the longest sequence it is to serve."""
+def _plan_kv_cache(
+    config: EngineConfig, layers: tuple[AttentionLayer, ...], element_bytes: int
+) -> KVCacheConfig:
     block_size = config.cache.block_size
     specs = [
         FullAttentionSpec(block_size, layer.num_kv_heads, layer.head_size, element_bytes) for layer in layers
     ]
-    memory = kv_cache_bytes(config.cache)
-    groups = group_layers(specs)
-    num_blocks = config.cache.num_blocks_override or memory // sum(group.block_bytes for group in groups)
-    wanted = config.model.max_model_len
-    if wanted == "auto":
-        max_model_len = min(spec.max_position_embeddings, max_num_tokens(num_blocks, groups))
-    else:
-        assert not isinstance(wanted, str)
-        max_model_len = spec.max_position_embeddings if wanted is None else wanted
-    if max_model_len > spec.max_position_embeddings:
-        raise ConfigError(
-            f"max_model_len is {max_model_len}; {spec.name} was made for at most "
-            f"{spec.max_position_embeddings} tokens"
-        )
-    _check_chunking(config, max_model_len)
-    return plan_kv_cache(specs, memory, max_model_len, config.cache.num_blocks_override), max_model_len
+    return plan_kv_cache(specs, kv_cache_bytes(config.cache), config.cache.num_blocks_override)
+
+
+def _choose_max_model_len(config: EngineConfig, spec: ModelSpec, kv_config: KVCacheConfig) -> int:
+    """The longest sequence to serve. Raises ConfigError or CapacityError for one that cannot be."""
+    wanted, longest = config.model.max_model_len, spec.max_position_embeddings
+    if wanted is None:
+        wanted = longest
+    if isinstance(wanted, str):
+        wanted = max(min(longest, kv_config.max_num_tokens), 1)
+    if wanted > longest:
+        raise ConfigError(f"max_model_len is {wanted}; {spec.name} was made for at most {longest} tokens")
+    check_fits(kv_config, wanted)
+    _check_chunking(config, wanted)
+    return wanted
 
 
 def _check_chunking(config: EngineConfig, max_model_len: int) -> None:

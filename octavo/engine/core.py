@@ -26,9 +26,7 @@ class EngineCore:
         self.scheduler.add_request(request)
 
     def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
-        """End requests now (None = all), whatever they are doing. Ids that are unknown or ended already are
-        ignored.
-        """
+        """End requests now (None = all), whatever they are doing. Unknown or ended ids are ignored."""
         return self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def has_unfinished_requests(self) -> bool:
@@ -44,9 +42,12 @@ class EngineCore:
         try:
             self.executor.execute_model(output)
             result = self.executor.sample_tokens()
-        except Exception as error:  # the core's one boundary handler: anything may go wrong under a step
+        except BaseException as error:  # the core's one boundary handler: anything may go wrong under a step
+            outputs = self.scheduler.fail_step(output, f"{type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                raise  # an interrupt: the step is over, but not its news
             logger.exception("a step of %d requests failed", len(output.num_scheduled_tokens))
-            return self.scheduler.fail_step(output, f"{type(error).__name__}: {error}")
+            return outputs
         return self.scheduler.update_from_output(output, result)
 
     def reset_prefix_cache(self) -> bool:

@@ -9,7 +9,6 @@ from octavo.kv_cache.block import KVCacheBlock
 from octavo.kv_cache.block_pool import BlockPool
 from octavo.kv_cache.coordinator import KVCacheCoordinator
 from octavo.kv_cache.hashing import BlockHash, extend_block_hashes
-from octavo.kv_cache.layout import max_num_tokens
 from octavo.types.kv import KVCacheConfig
 
 BlockIds = tuple[list[int], ...]
@@ -41,9 +40,8 @@ class KVCacheManager:
         self.pool = BlockPool(config.num_blocks)
         self.coordinator = KVCacheCoordinator(config, self.pool)
         self.block_size = self.coordinator.block_size
-        self.max_num_tokens = max_num_tokens(
-            config.num_blocks, config.groups
-        )  # longest sequence the cache can hold
+        self.max_num_tokens = config.max_num_tokens  # the longest sequence the cache can hold
+        self.num_frees = 0  # times anything was given back
         self._managers = self.coordinator.managers
         self._no_blocks: BlockIds = tuple([] for _ in self._managers)
         self._no_hit = CacheHit(tuple([] for _ in self._managers), 0)
@@ -121,6 +119,7 @@ class KVCacheManager:
 
     def free(self, request: CacheableRequest) -> None:
         """Give back everything the request holds. Nothing happens for one that holds nothing."""
+        self.num_frees += 1
         self._num_promised -= self._promised.pop(request.request_id, 0)
         for manager in self._managers:
             manager.free(request.request_id)

@@ -32,6 +32,11 @@ class StepBudget:
         self.cached_req_ids: list[str] = []
         self.new_block_ids: list[BlockIds | None] = []
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody can get a share of the step any more."""
+        return self.stopped or self.num_tokens == 0
+
     def take(self, request: Request, count: int) -> None:
         """`request` runs `count` tokens in this step."""
         self.num_tokens -= count

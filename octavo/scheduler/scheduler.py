@@ -48,6 +48,9 @@ class Scheduler:
             Request
         ] = []  # most urgent first, so that the last one is always the one to preempt
         self.finished_req_ids: set[str] = set()  # since the last step
+        self._unfit: tuple[str, int] | None = (
+            None  # who did not fit last, and how much had been given back by then
+        )
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
 
     # ------------------------------------------------------------------------------------------------
@@ -107,7 +110,7 @@ class Scheduler:
 
     def _schedule_running(self, budget: StepBudget) -> None:
         for request in list(self.running):  # most urgent first; victims are taken from the other end
-            if budget.stopped:
+            if budget.is_closed:
                 return
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted a moment ago for a more urgent one
@@ -126,15 +129,22 @@ class Scheduler:
     def _schedule_waiting(self, budget: StepBudget) -> None:
         passed_over: list[Request] = []
         while (
-            self._free_rows and not budget.stopped and (queue := self._select_waiting_queue_for_scheduling())
+            self._free_rows
+            and not budget.is_closed
+            and (queue := self._select_waiting_queue_for_scheduling()) is not None
         ):
             request = queue.peek_request()
+            if self._unfit == (request.request_id, self.kv_cache.num_frees):
+                break  # it did not fit before, and nothing has been given back since
             hit = self.kv_cache.get_computed_blocks(request)
             count = self._share(request, hit.num_tokens, budget)
             if count == 0 and not budget.stopped:
                 passed_over.append(queue.pop_request())
                 continue
-            if count == 0 or not self.kv_cache.can_admit(request, hit):
+            if count == 0:
+                break
+            if not self.kv_cache.can_admit(request, hit):
+                self._unfit = request.request_id, self.kv_cache.num_frees
                 break
             block_ids = self.kv_cache.allocate_slots(request, count, hit)
             assert block_ids is not None, "a request that can be admitted whole fits in part"

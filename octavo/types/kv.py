@@ -43,6 +43,11 @@ class KVCacheConfig:
     groups: tuple[KVCacheGroup, ...]
 
     @property
+    def max_num_tokens(self) -> int:
+        """The longest sequence that the whole cache can hold."""
+        return max(self.num_blocks - 1, 0) // len(self.groups) * self.groups[0].spec.block_size
+
+    @property
     def total_bytes(self) -> int:
         """Bytes of the whole cache."""
         return self.num_blocks * sum(group.block_bytes for group in self.groups)

@@ -28,6 +28,7 @@ class BlockTable:
         """Give `row` further blocks."""
         start = self.num_blocks[row]
         stop = start + len(block_ids)
+        assert stop <= self.block_ids.shape[1], f"row {row} has no room for {len(block_ids)} more blocks"
         self.block_ids[row, start:stop] = block_ids
         self.num_blocks[row] = stop
 

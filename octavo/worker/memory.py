@@ -89,6 +89,9 @@ def _cgroup_folders(proc: Path, cgroup: Path) -> list[tuple[Path, str, str]]:
 
 def _inactive_file_bytes(stat: Path) -> int:
     """Page cache that counts as used, but that the kernel gives back when memory is wanted."""
-    pages = dict(line.split(maxsplit=1) for line in stat.read_text().splitlines())
+    try:
+        pages = dict(line.split(maxsplit=1) for line in stat.read_text().splitlines())
+    except OSError:
+        return 0
     # Version 1 has a sum over the groups below too, as its usage has; in version 2 every number is one.
     return int(pages.get("total_inactive_file", pages.get("inactive_file", 0)))

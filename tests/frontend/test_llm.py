@@ -412,7 +412,7 @@ def test_settings_that_cannot_work_are_refused_at_the_start(tiny_model: Path) ->
 
 
 def test_a_cache_too_small_for_the_context_says_what_fits(tiny_model: Path) -> None:
-    with pytest.raises(MemoryError, match="max_model_len=512.*at most 144"):
+    with pytest.raises(MemoryError, match=r"max_model_len=512.*at most 144"):
         make_llm(tiny_model, num_blocks_override=10)
     llm = make_llm(tiny_model, num_blocks_override=10, max_model_len="auto")
     assert llm.engine.info.max_model_len == 144

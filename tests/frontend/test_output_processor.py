@@ -92,7 +92,7 @@ def test_a_stop_string_ends_the_request_and_tells_the_core(tokenizer: Tokenizer)
     last = outputs[-1].outputs[0]
     assert (last.finish_reason, last.stop_reason) == ("stop", "END")
     # Tokens after the one that completed the stop string are no part of the answer.
-    assert sum((output.outputs[0].token_ids for output in outputs), []) == list(b"one END")
+    assert [i for output in outputs for i in output.outputs[0].token_ids] == list(b"one END")
     assert not chat.processor.has_unfinished_requests()
     assert chat.says("news of a request that is over") == []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from octavo.errors import CapacityError
-from octavo.kv_cache.layout import group_layers, max_num_tokens, num_blocks_for, plan_kv_cache
-from octavo.types.kv import FullAttentionSpec
+from octavo.kv_cache.layout import check_fits, group_layers, plan_kv_cache
+from octavo.types.kv import FullAttentionSpec, KVCacheConfig
 
 SMALL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, element_bytes=4)
 LARGE = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, element_bytes=4)
@@ -24,46 +24,41 @@ def test_layers_with_equal_needs_share_a_group() -> None:
 
 
 def test_memory_is_filled_with_whole_blocks() -> None:
-    config = plan_kv_cache([SMALL] * 3, 10 * 3 * SMALL_PAGE + SMALL_PAGE, max_model_len=100)
+    config = plan_kv_cache([SMALL] * 3, 10 * 3 * SMALL_PAGE + SMALL_PAGE)
     assert config.num_blocks == 10
     assert config.total_bytes == 10 * 3 * SMALL_PAGE
 
 
 def test_a_number_of_blocks_overrides_the_memory() -> None:
-    assert plan_kv_cache([SMALL], 0, max_model_len=32, num_blocks=3).num_blocks == 3
+    assert plan_kv_cache([SMALL], 0, num_blocks=3).num_blocks == 3
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "blocks"), [(1, 2), (16, 2), (17, 3), (160, 11)], ids=lambda value: str(value)
-)
-def test_a_sequence_takes_its_blocks_and_the_null_block(num_tokens: int, blocks: int) -> None:
-    assert num_blocks_for(num_tokens, group_layers([SMALL])) == blocks
+@pytest.mark.parametrize(("num_blocks", "num_tokens"), [(0, 0), (1, 0), (2, 16), (11, 160)])
+def test_the_null_block_holds_no_tokens(num_blocks: int, num_tokens: int) -> None:
+    assert KVCacheConfig(num_blocks, group_layers([SMALL])).max_num_tokens == num_tokens
 
 
 @pytest.mark.parametrize("specs", [[SMALL], [SMALL, LARGE]], ids=["one group", "two groups"])
 @pytest.mark.parametrize("num_blocks", range(3, 12))
 def test_the_longest_sequence_fits_exactly(specs: list[FullAttentionSpec], num_blocks: int) -> None:
-    groups = group_layers(specs)
-    longest = max_num_tokens(num_blocks, groups)
-    assert num_blocks_for(longest, groups) <= num_blocks < num_blocks_for(longest + 1, groups)
+    config = plan_kv_cache(specs, 0, num_blocks)
+    check_fits(config, config.max_num_tokens)
+    with pytest.raises(CapacityError):
+        check_fits(config, config.max_num_tokens + 1)
 
 
-def test_too_little_memory_names_both_numbers_and_the_length_that_fits() -> None:
-    with pytest.raises(CapacityError) as raised:
-        plan_kv_cache([SMALL] * 512, 9 * 512 * SMALL_PAGE, max_model_len=1000)
-    text = str(raised.value)
+def test_too_little_memory_names_both_sizes_and_the_length_that_fits() -> None:
     # 512 pages of 2 KiB are 1 MiB. 1000 tokens take 63 blocks and the null block; there are 8 besides it.
-    assert "has 9.0 MiB" in text
-    assert "needs 64.0 MiB" in text
+    config = plan_kv_cache([SMALL] * 512, 9 * 512 * SMALL_PAGE)
+    with pytest.raises(CapacityError) as raised:
+        check_fits(config, 1000)
+    text = str(raised.value)
+    assert "has 9 blocks (9.0 MiB)" in text
+    assert "needs 64 blocks (64.0 MiB)" in text
     assert "max_model_len to at most 128" in text
-    plan_kv_cache([SMALL] * 512, 9 * 512 * SMALL_PAGE, max_model_len=128)
-
-
-def test_too_few_blocks_are_told_in_blocks() -> None:
-    with pytest.raises(CapacityError, match=r"has 4 blocks.*needs 64 blocks.*at most 48\b"):
-        plan_kv_cache([SMALL], 0, max_model_len=1000, num_blocks=4)
+    check_fits(config, 128)
 
 
 def test_no_memory_at_all_is_an_error_too() -> None:
     with pytest.raises(CapacityError, match=r"at most 0\b"):
-        plan_kv_cache([SMALL], 0, max_model_len=1)
+        check_fits(plan_kv_cache([SMALL], 0), 1)
