@@ -22,15 +22,11 @@ class RequestError(OctavoError, ValueError):
 
 
 class UnsupportedError(OctavoError, NotImplementedError):
-    """Something well formed that this build, backend or model does not offer. The message names it and what
-    is offered.
-    """
+    """Something well formed that this build, backend or model does not offer. The message says what is."""
 
 
 class WeightError(OctavoError, ValueError):
-    """A model file that is damaged, inconsistent or of an unknown kind. The message names the file and the
-    key or tensor.
-    """
+    """A model file that is damaged, inconsistent or unknown. The message names file and key or tensor."""
 
 
 class ModelNotFoundError(OctavoError, FileNotFoundError):
@@ -41,9 +37,7 @@ class ModelNotFoundError(OctavoError, FileNotFoundError):
 
 
 class CapacityError(OctavoError, MemoryError):
-    """Memory that was asked for is not there. The message names both numbers and the largest setting that
-    fits.
-    """
+    """Memory that is not there. The message names both sizes and the largest setting that fits."""
 
 
 class EngineDeadError(OctavoError, RuntimeError):

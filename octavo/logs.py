@@ -1,6 +1,4 @@
-"""Logging: everything goes to the standard `logging` tree under "octavo", shown on stderr at the level of
-OCTAVO_LOG.
-"""
+"""Logging: the standard `logging` tree under "octavo", shown on stderr from the level in OCTAVO_LOG on."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def set_up_logging() -> None:
-    """Show Octavo's log on stderr, from the level in OCTAVO_LOG on (default: warning). For programs, not for
-    libraries.
-    """
+    """Show the log on stderr from the level in OCTAVO_LOG on (default: warning). Not for libraries."""
     level = os.environ.get("OCTAVO_LOG", "warning").lower()
     if level not in _LEVELS:
         raise ConfigError(f"OCTAVO_LOG is {level!r}; it must be one of {', '.join(_LEVELS)}")

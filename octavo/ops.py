@@ -55,9 +55,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
-    """One layer that attends: which it is, and the shape of its heads. Query heads share KV heads evenly, in
-    order.
-    """
+    """One layer that attends: which it is, and its heads. Query heads share KV heads evenly, in order."""
 
     index: int  # the layer's number, as in KVCacheGroup.layers
     num_heads: int

@@ -1,6 +1,4 @@
-"""Models that tests run: a tiny random one made on the spot, and the real ones that `make test` has
-fetched.
-"""
+"""Models that tests run: a tiny random one, made on the spot, and the real ones `make test` fetched."""
 
 from __future__ import annotations
 

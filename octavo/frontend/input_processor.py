@@ -1,6 +1,4 @@
-"""`InputProcessor`: from what a user asks to what the core runs. Everything that can be wrong with a request
-is found here.
-"""
+"""`InputProcessor`: from what a user asks to what the core runs. All that can be wrong is found here."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ class InputProcessor:
     def process_inputs(
         self, prompt: Prompt, params: SamplingParams, *, priority: int = 0, cache_salt: str | None = None
     ) -> ProcessedInput:
-        """Check a request and make it complete. Raises RequestError, or UnsupportedError, naming the
-        field.
-        """
+        """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field."""
         self._check_params(params, priority, cache_salt)
         text, token_ids = self._tokenize(prompt)
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)

@@ -46,9 +46,7 @@ class LLMEngine:
         return self.client.info
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, **options: Any) -> None:
-        """Check and queue a request; `options` are priority and cache_salt. Raises RequestError, queueing
-        nothing.
-        """
+        """Check and queue a request; `options` are priority and cache_salt. Raises RequestError."""
         self.add_processed(request_id, self.input_processor.process_inputs(prompt, params, **options))
 
     def add_processed(self, request_id: str, request: ProcessedInput) -> None:

@@ -44,9 +44,7 @@ class Answer:
         self.num_tokens_sent = 0
 
     def update(self, output: EngineCoreOutput) -> bool:
-        """Take in the core's news. Returns whether a stop string ended the answer, which the core cannot
-        know.
-        """
+        """Take in the core's news. Returns whether a stop string ended the answer unknown to the core."""
         ends_on_token = output.finish_reason is FinishReason.STOP
         stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
         # Tokens after the one that completed a stop string are no part of the answer.

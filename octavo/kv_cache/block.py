@@ -8,9 +8,7 @@ from octavo.kv_cache.hashing import BlockHash
 
 
 class KVCacheBlock:
-    """A fixed number of consecutive token slots. Mutable; owned by the `BlockPool`, shared by the requests
-    that hold it.
-    """
+    """A fixed number of token slots in a row. Mutable; owned by the `BlockPool`, shared by its holders."""
 
     __slots__ = (
         "block_hash",

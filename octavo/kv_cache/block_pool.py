@@ -41,9 +41,7 @@ class BlockPool:
         return 1 - self.num_free_blocks / max(self.num_usable_blocks, 1)
 
     def get_new_blocks(self, count: int) -> list[KVCacheBlock]:
-        """Take `count` free blocks, each with one reference; cached content they held is evicted. Raises
-        ValueError.
-        """
+        """Take `count` free blocks, one reference each, evicting what they had cached. Raises ValueError."""
         blocks = self.free_block_queue.popleft_n(count)
         for block in blocks:
             if block.block_hash is not None:
@@ -83,9 +81,7 @@ class BlockPool:
         stop: int,
         group_id: int,
     ) -> None:
-        """Publish `blocks[start:stop]` of one request, whose contents are computed and have `hashes` of the
-        same indices.
-        """
+        """Publish `blocks[start:stop]` of one request, computed and hashed as `hashes` of those indices."""
         for index in range(start, stop):
             block = blocks[index]
             assert block.block_hash is None, f"{block} is published twice"
@@ -100,9 +96,7 @@ class BlockPool:
     def get_cached_block(
         self, block_hash: BlockHash, parent_prefix_id: int, group_id: int
     ) -> KVCacheBlock | None:
-        """A block with this content after that prefix, or None. Tokens are compared, not only
-        digests. Pure.
-        """
+        """A block with this content after that prefix, tokens compared; None if there is none. Pure."""
         for block in self._cached.get((block_hash.digest, group_id), {}).values():
             if block.parent_prefix_id == parent_prefix_id and block.block_hash == block_hash:
                 return block
@@ -118,9 +112,7 @@ class BlockPool:
         return True
 
     def check(self, ref_cnts: dict[int, int]) -> None:
-        """Compare every block with `ref_cnts` (block id → references, recomputed from the requests). Raises
-        AssertionError.
-        """
+        """Compare every block with `ref_cnts` (block id → references expected). Raises AssertionError."""
         free_ids = {block.block_id for block in self.free_block_queue}
         assert len(free_ids) == len(self.free_block_queue), "the free queue's count differs from its length"
         for block in self.blocks[1:]:

@@ -18,9 +18,7 @@ MANAGERS: dict[type, type[SingleTypeKVCacheManager]] = {FullAttentionSpec: FullA
 
 
 class KVCacheCoordinator:
-    """Asks each group's manager and combines the answers. All groups share one pool, and here one
-    block size.
-    """
+    """Asks each group's manager and combines the answers. All groups share a pool and a block size."""
 
     def __init__(self, config: KVCacheConfig, pool: BlockPool) -> None:
         self.managers = [

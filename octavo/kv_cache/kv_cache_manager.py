@@ -106,9 +106,7 @@ class KVCacheManager:
         )
 
     def cache_blocks(self, request: CacheableRequest, num_computed_tokens: int) -> None:
-        """Publish the request's full blocks among its first `num_computed_tokens` tokens, whose KV is
-        written.
-        """
+        """Publish the full blocks among the first `num_computed_tokens` tokens, whose KV is written."""
         if not self.enable_caching:
             return
         num_full = num_computed_tokens // self.block_size
@@ -125,9 +123,7 @@ class KVCacheManager:
             manager.free(request.request_id)
 
     def get_num_common_prefix_blocks(self, request: CacheableRequest, num_running: int) -> list[int]:
-        """Per group the leading blocks that all `num_running` running requests, of which `request` is one,
-        share.
-        """
+        """Per group the leading blocks that all `num_running` running requests share, `request` being one."""
         return [
             manager.get_num_common_prefix_blocks(request.request_id, num_running)
             for manager in self._managers
@@ -138,9 +134,7 @@ class KVCacheManager:
         return self.pool.reset_prefix_cache()
 
     def check(self) -> None:
-        """Recompute every reference count from the requests' tables and compare. Raises AssertionError on any
-        difference.
-        """
+        """Recompute all reference counts from the requests' tables. Raises AssertionError."""
         tables = [table for manager in self._managers for table in manager.req_to_blocks.values()]
         self.pool.check(Counter(block.block_id for table in tables for block in table if not block.is_null))
         assert self._num_promised == sum(self._promised.values()), "promised blocks do not add up"
@@ -148,9 +142,7 @@ class KVCacheManager:
         assert self._promised.keys() <= holders, "blocks are promised to requests that do not run"
 
     def _num_needed(self, hit: CacheHit, num_tokens: int) -> int:
-        """Free blocks that a sequence of `num_tokens` beginning with `hit` takes; cached blocks nobody holds
-        count too.
-        """
+        """Free blocks that `num_tokens` tokens beginning with `hit` take, its unheld ones included."""
         total = sum(manager.get_num_blocks(num_tokens) for manager in self._managers)
         return total - sum(block.ref_cnt > 0 for blocks in hit.blocks for block in blocks)
 

@@ -19,26 +19,23 @@ def group_layers(specs: Sequence[FullAttentionSpec]) -> tuple[KVCacheGroup, ...]
 def plan_kv_cache(
     specs: Sequence[FullAttentionSpec], memory_bytes: int, num_blocks: int | None = None
 ) -> KVCacheConfig:
-    """The cache that `memory_bytes` buy for layers with these specs, or one of exactly `num_blocks`
-    blocks.
-    """
+    """The cache that `memory_bytes` buy for layers with these specs, or one of exactly `num_blocks`."""
     groups = group_layers(specs)
-    return KVCacheConfig(
-        memory_bytes // KVCacheConfig(1, groups).total_bytes if num_blocks is None else num_blocks, groups
-    )
+    if num_blocks is None:
+        num_blocks = memory_bytes // KVCacheConfig(1, groups).total_bytes
+    return KVCacheConfig(num_blocks, groups)
 
 
 def check_fits(config: KVCacheConfig, max_model_len: int) -> None:
-    """Raise CapacityError unless a sequence of `max_model_len` tokens fits, naming both sizes and what does
-    fit.
-    """
+    """Raise CapacityError, saying what does fit, unless a sequence of `max_model_len` tokens does."""
     if config.max_num_tokens >= max_model_len:
         return
-    needed = 1 + sum(-(-max_model_len // group.spec.block_size) for group in config.groups)
+    num_needed = 1 + sum(-(-max_model_len // group.spec.block_size) for group in config.groups)
+    needed = KVCacheConfig(num_needed, config.groups)
     raise CapacityError(
         f"the KV cache has {_size(config)}, but a sequence of max_model_len={max_model_len} tokens needs "
-        f"{_size(KVCacheConfig(needed, config.groups))}; give it more memory (kv_cache_memory), or set max_model_len "
-        f"to at most {config.max_num_tokens}, or to 'auto'"
+        f"{_size(needed)}; give it more memory (kv_cache_memory), or set max_model_len to at most "
+        f"{config.max_num_tokens}, or to 'auto'"
     )
 
 

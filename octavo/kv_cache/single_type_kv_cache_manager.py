@@ -53,9 +53,7 @@ class SingleTypeKVCacheManager(ABC):
         self.num_cached_blocks[request_id] = len(blocks)
 
     def allocate_new_blocks(self, request_id: str, count: int) -> list[int]:
-        """Extend the request's table by `count` free blocks (the caller knows there are so many);
-        their ids.
-        """
+        """Extend the request's table by `count` blocks, which the caller knows are free; their ids."""
         blocks = self.pool.get_new_blocks(count)
         self.req_to_blocks[request_id].extend(blocks)
         return [block.block_id for block in blocks]
@@ -69,9 +67,7 @@ class SingleTypeKVCacheManager(ABC):
         self.num_cached_blocks[request_id] = num_full_blocks
 
     def free(self, request_id: str) -> None:
-        """Give back all blocks of the request, last first, so that the beginnings of sequences stay cached
-        longest.
-        """
+        """Give back all blocks of the request, last first: beginnings of sequences stay cached longest."""
         self.pool.free_blocks(reversed(self.req_to_blocks.pop(request_id, [])))
         self.num_cached_blocks.pop(request_id, None)
 

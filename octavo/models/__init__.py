@@ -1,3 +1,1 @@
-"""Models: what a model file says of itself (`spec`), and one module per family, written in the `Ops`
-vocabulary.
-"""
+"""Models: what a file says of itself (`spec`), and one module per family, in the `Ops` vocabulary."""

@@ -1,6 +1,4 @@
-"""From a path to a model: the file's kind decides who reads its shape, the shape's architecture who builds
-it.
-"""
+"""From a path to a model: the file's kind decides who reads its shape, its architecture who builds it."""
 
 from __future__ import annotations
 

@@ -82,9 +82,7 @@ class ModelTensors:
         return Linear(tuple(weights), tuple(biases))
 
     def constant(self, role: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The values, float32, of a weight that goes into the model only while it is made; raises as `weight`
-        does.
-        """
+        """The values, float32, of a weight needed only while the model is made; raises as `weight` does."""
         self.ignore(role)
         return self._checked(self._name(role), shape).to_float32()
 

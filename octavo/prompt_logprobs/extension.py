@@ -41,9 +41,7 @@ class PromptLogprobsExtension:
         self.prompts: dict[int, _Prompt] = {}  # by row
 
     def admit(self, request: NewRequestData) -> None:
-        """Begin again from the prompt's start; a request that is back after its first token has had its
-        answer.
-        """
+        """Begin again from the prompt's start; a request back after its first token has its answer."""
         self.prompts.pop(request.row, None)
         count = request.sampling_params.prompt_logprobs
         if count is None or len(request.token_ids) > request.num_prompt_tokens:

@@ -1,3 +1,1 @@
-"""Who runs in the next step, and what the step's results mean for each request. Pure: no tensor, no clock but
-arrival.
-"""
+"""Who runs in the next step, and what its results mean for each request. Pure: no tensors, no clock."""

@@ -20,9 +20,7 @@ class Constraint(Protocol):
     )
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """How many of the `count` tokens from position `start` on the request may run now; 0 = not in this
-        step. Pure.
-        """
+        """How many of the `count` tokens from `start` on the request may run; 0 = not in this step. Pure."""
 
     def commit(self, request: Request, start: int, count: int, budget: StepBudget) -> None:
         """The request will run these tokens: reserve what that takes, write into the plan."""
@@ -44,9 +42,7 @@ class StatelessConstraint:
 
 
 class LongPrefill(StatelessConstraint):
-    """A long prompt that shares the step runs at most `threshold` tokens of it, so that short ones get in
-    beside it.
-    """
+    """A prompt that shares the step runs at most `threshold` tokens, so that short ones get in."""
 
     def __init__(self, threshold: int) -> None:
         self.threshold = threshold

@@ -73,9 +73,7 @@ class Scheduler:
     def finish_requests(
         self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
     ) -> list[EngineCoreOutput]:
-        """End requests from outside (None = all of them), in whatever state they are. Unknown ids are
-        ignored.
-        """
+        """End requests from outside (None = all), in whatever state they are. Unknown ids are ignored."""
         ids = list(self.requests) if request_ids is None else request_ids
         finishing = [
             self.requests[request_id] for request_id in dict.fromkeys(ids) if request_id in self.requests
@@ -158,9 +156,7 @@ class Scheduler:
         return self.skipped_waiting or self.waiting or None
 
     def _share(self, request: Request, start: int, budget: StepBudget) -> int:
-        """Tokens `request` may run from `start` once every constraint has had its say; 0 = not in
-        this step.
-        """
+        """Tokens `request` may run from `start` once every constraint has had its say; 0 = none now."""
         count = request.num_tokens - start
         for constraint in self.constraints:
             count = constraint.limit(request, start, count, budget)
@@ -187,9 +183,7 @@ class Scheduler:
         budget.take_new(request, count, block_ids)
 
     def _preempt(self, victim: Request, budget: StepBudget) -> None:
-        """Take everything from the least urgent running request; it will recompute its tokens when it is
-        back.
-        """
+        """Take everything from the least urgent running request; it recomputes its tokens later."""
         last = self.running.pop()
         assert last is victim, "a victim is always the least urgent"
         self._release(victim)

@@ -1,6 +1,4 @@
-"""When a request has generated enough: the token-level rules. (Stop strings are text, and found where text is
-made.)
-"""
+"""When a request has generated enough, by its tokens. (Stop strings are found where text is made.)"""
 
 from __future__ import annotations
 

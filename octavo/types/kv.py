@@ -1,6 +1,4 @@
-"""How the KV cache is laid out: the kind of cache a layer needs, layers in groups, groups in one pool of
-blocks.
-"""
+"""How the KV cache is laid out: what a layer needs, layers in groups, groups in one pool of blocks."""
 
 from __future__ import annotations
 

@@ -36,9 +36,7 @@ class Extension(Protocol):
         """The step's input is laid out; nothing has run."""
 
     def after_forward(self, batch: Batch, hidden: Any) -> None:
-        """`hidden` is the backend's handle on the final hidden states [T, hidden], valid until the
-        step ends.
-        """
+        """`hidden` is the backend's handle on the hidden states [T, hidden], valid in this step."""
 
     def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
         """Tokens are sampled. Results of the feature's own go into `output`."""

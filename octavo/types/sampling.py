@@ -12,9 +12,7 @@ INVALID_TOKEN_ID = -1  # sampled where the logits were not numbers: the request 
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities at one position: first the token that was chosen (or given), then the most likely
-    ones.
-    """
+    """Log-probabilities at one position: of the token chosen (or given), then of the most likely."""
 
     token_ids: list[int]  # [1 + k]
     logprobs: list[float]  # [1 + k], natural logarithm
@@ -23,9 +21,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingMetadata:
-    """How each of the step's L rows of logits is to be sampled. All arrays are [L], in the order of the
-    logits.
-    """
+    """How each of the step's L rows of logits is to be sampled. All arrays are [L], in their order."""
 
     temperature: np.ndarray  # float32; 0 = greedy
     top_k: np.ndarray  # int32; 0 = off

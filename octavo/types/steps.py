@@ -15,9 +15,7 @@ BlockIds = tuple[list[int], ...]  # one list for each KV cache group
 
 
 class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that takes a row: for the first time, or again after a preemption. Overwrites the row
-    whole.
-    """
+    """A request that takes a row, at first or again after a preemption. Overwrites the row whole."""
 
     req_id: str
     row: int
@@ -29,18 +27,14 @@ class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachedRequestData(msgspec.Struct, frozen=True):
-    """The step's requests that the worker has in a row already, as differences. The two lists run in
-    parallel.
-    """
+    """The step's requests that are in a row already, as differences. The lists run in parallel."""
 
     req_ids: list[str]
     new_block_ids: list[BlockIds | None]  # appended to the row's tables; None = no new block
 
 
 class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """One step, as planned by `Scheduler.schedule`. Its requests run in the order of
-    `num_scheduled_tokens`.
-    """
+    """One step, as planned by `Scheduler.schedule`, in the order of `num_scheduled_tokens`."""
 
     scheduled_new_reqs: list[NewRequestData]
     scheduled_cached_reqs: CachedRequestData

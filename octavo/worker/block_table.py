@@ -8,9 +8,7 @@ import numpy as np
 
 
 class BlockTable:
-    """Block ids by row. Rows are overwritten whole when a request takes them, and only ever grow in
-    between.
-    """
+    """Block ids by row. A row is overwritten when a request takes it, and only grows in between."""
 
     def __init__(self, num_rows: int, max_num_tokens: int, block_size: int) -> None:
         self.block_size = block_size

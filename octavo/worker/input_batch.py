@@ -18,9 +18,7 @@ from octavo.worker.sampling_rows import SamplingRows
 
 
 class InputBatch:
-    """Arrays by row. Mutated by `update` (what the scheduler says) and `append_sampled` (what was
-    sampled).
-    """
+    """Arrays by row, mutated by `update` (the scheduler's word) and `append_sampled`."""
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int, kv_cache: KVCacheConfig) -> None:
         self.row_of: dict[str, int] = {}

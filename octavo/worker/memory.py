@@ -33,9 +33,7 @@ def kv_cache_bytes(config: CacheConfig) -> int:
 
 
 def free_memory_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
-    """Bytes this process can still get without swapping: the machine's, or less if a control group
-    says so.
-    """
+    """Bytes this process can still get without swapping, on this machine and in its control group."""
     return min([_machine_available(proc), *_cgroup_headrooms(proc, cgroup)])
 
 
@@ -51,9 +49,7 @@ def _machine_available(proc: Path) -> int:
 
 
 def _cgroup_headrooms(proc: Path, cgroup: Path) -> list[int]:
-    """What the process's control group (version 2 or 1) and those above it leave, in bytes, for each that has
-    a limit.
-    """
+    """Bytes left in the process's control group and in each above it, for those with a limit."""
     headrooms = []
     for folder, limit_name, usage_name in _cgroup_folders(proc, cgroup):
         try:

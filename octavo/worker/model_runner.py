@@ -56,9 +56,7 @@ class ModelRunner:
         self._state = ExecuteModelState(batch, hidden, logits)
 
     def sample_tokens(self) -> ModelRunnerOutput:
-        """Sample from the logits that `execute_model` left, write the tokens into their rows, and report
-        them.
-        """
+        """Sample from the logits of `execute_model`, write the tokens into their rows, report them."""
         output = ModelRunnerOutput(sampled_token_ids={}, logprobs={}, prompt_logprobs={})
         state, self._state = self._state, None
         if state is None:

@@ -1,6 +1,4 @@
-"""`SamplingRows`: how each row of the worker samples, as arrays, so that a step gathers it without looking at
-requests.
-"""
+"""`SamplingRows`: how each row samples, as arrays, so that a step gathers it without a look at requests."""
 
 from __future__ import annotations
 
