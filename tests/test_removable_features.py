@@ -15,7 +15,13 @@ from octavo.engine.features import FEATURES
 
 ROOT = Path(octavo.__file__).parent
 SCRIPT = """
-import sys
+import os, sys
+
+# An editable install finds the package by a hook that comes before any path.
+sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_editable")]
+import octavo
+assert octavo.__file__.startswith(os.getcwd()), octavo.__file__
+
 from octavo import LLM, SamplingParams
 from octavo.errors import UnsupportedError
 
