@@ -175,7 +175,6 @@ class FakeExecutor:
         self.fails_in: str | None = None
         self.invalid: set[tuple[str, int]] = set()
         self.outputs: list[SchedulerOutput] = []  # every step so far
-        self.is_shut_down = False
 
     def execute_model(self, output: SchedulerOutput) -> None:
         self.outputs.append(output)
@@ -212,9 +211,6 @@ class FakeExecutor:
                 sampled[req_id] = [sample(row.prefixes[-1])]
                 row.append(sampled[req_id][0])
         return ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, prompt_logprobs={})
-
-    def shutdown(self) -> None:
-        self.is_shut_down = True
 
     def _update(self, output: SchedulerOutput) -> None:
         for req_id in output.finished_req_ids | output.preempted_req_ids:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from octavo.config import EngineConfig, setting_sections
+from octavo.config import EngineConfig, settings
 from octavo.errors import ConfigError, RequestError
 from octavo.types.params import SamplingParams
 from octavo.types.rules import field_rules
@@ -47,7 +46,7 @@ class _Source(NamedTuple):
     """What is known of a flag's field."""
 
     name: str
-    annotation: Any
+    kinds: tuple[Any, ...]
     default: Any
     help: str
 
@@ -55,9 +54,9 @@ class _Source(NamedTuple):
 class FieldOption(click.Option):
     """A flag made from a field. `section` is its heading in the help."""
 
-    def __init__(self, source: _Source, section: str) -> None:
+    def __init__(self, source: _Source, section: str, number_type: type = int) -> None:
         flag = spell_flag(source.name)
-        attributes = _click_type(source.annotation)
+        attributes = _click_type(source.kinds, number_type)
         super().__init__(
             [f"{flag}/--no-{flag[2:]}" if attributes["type"] is bool else flag, source.name],
             default=source.default,
@@ -85,11 +84,16 @@ class SectionedCommand(click.Command):
 
 def engine_options() -> list[click.Parameter]:
     """A flag for every setting of the engine but the model, which is an argument of the commands."""
-    options = []
-    for name, kind in get_type_hints(EngineConfig).items():
-        if isinstance(kind, type) and is_dataclass(kind):
-            options += _section_options(name.capitalize(), kind)
-    return options + _section_options("Engine", EngineConfig)
+    return [
+        FieldOption(
+            _Source(name, setting.kinds, setting.field.default, setting.field.metadata["help"]),
+            setting.section.capitalize() or "Engine",
+            # The configuration knows units of numbers, and says what is allowed better than click can.
+            number_type=str,
+        )
+        for name, setting in settings().items()
+        if name != "model"
+    ]
 
 
 def sampling_options() -> list[click.Parameter]:
@@ -98,7 +102,9 @@ def sampling_options() -> list[click.Parameter]:
     hints = get_type_hints(SamplingParams)
     return [
         FieldOption(
-            _Source(name, hints[name], SAMPLING_DEFAULTS.get(name, rules[name].default), rules[name].help),
+            _Source(
+                name, _kinds(hints[name]), SAMPLING_DEFAULTS.get(name, rules[name].default), rules[name].help
+            ),
             "Sampling",
         )
         for name in SAMPLING_FLAGS
@@ -107,7 +113,7 @@ def sampling_options() -> list[click.Parameter]:
 
 def engine_config(model: str, flags: Mapping[str, Any]) -> EngineConfig:
     """The configuration that the flags among `flags` ask for. Raises click.UsageError, naming the flag."""
-    chosen = {name: flags[name] for name in setting_sections() if name in flags}
+    chosen = {name: flags[name] for name in settings() if name in flags}
     return _made(lambda: EngineConfig.from_settings(model=model, **chosen))
 
 
@@ -130,7 +136,7 @@ def _made(make: Callable[[], _Made]) -> _Made:
 
 def _with_flags(message: str) -> str:
     """`message` with fields spelled as flags: its first word, and wherever no other word could be meant."""
-    names = {*setting_sections(), *SAMPLING_FLAGS}
+    names = {*settings(), *SAMPLING_FLAGS}
     first, separator, rest = message.partition(" ")
     if first in names:
         first = spell_flag(first)
@@ -138,24 +144,16 @@ def _with_flags(message: str) -> str:
     return first + separator + re.sub(rf"\b({unmistakable})\b", lambda match: spell_flag(match[0]), rest)
 
 
-def _section_options(section: str, kind: type) -> list[click.Parameter]:
-    """A flag for each setting that the dataclass `kind` itself holds."""
-    hints = get_type_hints(kind)
-    return [
-        FieldOption(
-            _Source(setting.name, hints[setting.name], setting.default, setting.metadata["help"]), section
-        )
-        for setting in fields(kind)
-        if "help" in setting.metadata and setting.name != "model"
-    ]
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """The types a field may have."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
-def _click_type(annotation: Any) -> dict[str, Any]:
-    """How click is told of a field's type. None means "not given", and so is no type."""
-    is_union = get_origin(annotation) in (Union, UnionType)
-    kinds = set(get_args(annotation) if is_union else (annotation,)) - {NoneType}
-    if kinds == {int, str}:
-        return {"type": str, "metavar": "NUMBER"}
+def _click_type(kinds: tuple[Any, ...], number_type: type) -> dict[str, Any]:
+    """How click is told of a field's types. None means "not given", and so is no type."""
+    kinds = tuple(kind for kind in kinds if kind is not NoneType)
+    if int in kinds:
+        return {"type": number_type, "metavar": "NUMBER"}
     (kind,) = kinds
     if get_origin(kind) is Literal:
         return {"type": click.Choice(get_args(kind))}

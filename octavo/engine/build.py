@@ -52,7 +52,6 @@ def build_engine(
         model_name=model.spec.name,
         vocab_size=vocab_size,
         max_model_len=scheduler.max_model_len,
-        num_kv_cache_tokens=kv_cache.max_num_tokens,
         max_logprobs=config.model.max_logprobs,
         scheduling_policy=config.scheduler.scheduling_policy,
         features=frozenset(FEATURES),

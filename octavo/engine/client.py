@@ -29,9 +29,6 @@ class EngineCoreClient(Protocol):
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while requests run."""
 
-    def shutdown(self) -> None:
-        """End the engine. Nothing may be called afterwards."""
-
 
 class InprocClient:
     """The engine lives in this process, and steps when it is asked for output."""
@@ -54,7 +51,3 @@ class InprocClient:
     def reset_prefix_cache(self) -> bool:
         """See `EngineCoreClient`."""
         return self.core.reset_prefix_cache()
-
-    def shutdown(self) -> None:
-        """See `EngineCoreClient`."""
-        self.core.shutdown()

@@ -20,6 +20,7 @@ class EngineCore:
     def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
         self.scheduler = scheduler
         self.executor = executor
+        self._interrupted: list[EngineCoreOutput] = []  # ended by an interrupt, and not yet told
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a request. Raises RequestError for one that can never run."""
@@ -36,24 +37,23 @@ class EngineCore:
     def step(self) -> EngineCoreOutputs:
         """Schedule, run, sample, update: one step.
 
-        A step that fails ends its own requests with an error; the engine and everyone else go on.
+        A step that fails ends its own requests with an error; the engine and everyone else go on. So does one
+        that is interrupted (KeyboardInterrupt), which is raised; who it ended is told by the next step.
         """
         output = self.scheduler.schedule()
         try:
             self.executor.execute_model(output)
-            result = self.executor.sample_tokens()
+            outputs = self.scheduler.update_from_output(output, self.executor.sample_tokens())
         except BaseException as error:  # the core's one boundary handler: anything may go wrong under a step
             outputs = self.scheduler.fail_step(output, f"{type(error).__name__}: {error}")
             if not isinstance(error, Exception):
-                raise  # an interrupt: the step is over, but not its news
+                self._interrupted += outputs.outputs
+                raise
             logger.exception("a step of %d requests failed", len(output.num_scheduled_tokens))
-            return outputs
-        return self.scheduler.update_from_output(output, result)
+        outputs.outputs[:0] = self._interrupted
+        self._interrupted = []
+        return outputs
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while requests run."""
         return self.scheduler.kv_cache.reset_prefix_cache()
-
-    def shutdown(self) -> None:
-        """Release what the workers hold."""
-        self.executor.shutdown()

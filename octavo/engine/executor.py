@@ -19,6 +19,3 @@ class InprocExecutor:
     def sample_tokens(self) -> ModelRunnerOutput:
         """See `Executor`."""
         return self.runner.sample_tokens()
-
-    def shutdown(self) -> None:
-        """Nothing to stop; weights and cache go with the last reference to the runner."""

@@ -31,11 +31,14 @@ class ProcessedInput:
     eos_token_ids: frozenset[int]
 
     def for_answer(self, request_id: str, index: int, arrival_time: float) -> EngineCoreRequest:
-        """The request for one of the n answers."""
+        """The request for one of the n answers; the prompt's logprobs are computed with the first."""
+        params = self.params.for_answer(index)
+        if index > 0:
+            params = msgspec.structs.replace(params, prompt_logprobs=None)
         return EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=self.prompt_token_ids,
-            sampling_params=self.params.for_answer(index),
+            sampling_params=params,
             eos_token_ids=self.eos_token_ids,
             arrival_time=arrival_time,
             priority=self.priority,

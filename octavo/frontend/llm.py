@@ -63,10 +63,10 @@ class LLM:
         current step and leaves the engine usable.
         """
         prompts = _as_prompts(prompts)
-        params = _one_each(
-            "sampling_params", sampling_params or self.get_default_sampling_params(), len(prompts)
-        )
-        priorities = _one_each("priority", priority or 0, len(prompts))
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        params = _one_each("sampling_params", sampling_params, len(prompts))
+        priorities = _one_each("priority", 0 if priority is None else priority, len(prompts))
         requests = [
             self.engine.input_processor.process_inputs(
                 prompt, _final_only(own), priority=urgency, cache_salt=cache_salt

@@ -53,8 +53,12 @@ class LLMEngine:
         """Queue a request that `input_processor` has checked."""
         arrival_time = time.time()
         core_ids = self.output_processor.add_request(request_id, request, arrival_time)
-        for index, core_id in enumerate(core_ids):
-            self.client.add_request(request.for_answer(core_id, index, arrival_time))
+        try:
+            for index, core_id in enumerate(core_ids):
+                self.client.add_request(request.for_answer(core_id, index, arrival_time))
+        except BaseException:
+            self.abort_requests([request_id])  # all answers or none
+            raise
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what is new."""
@@ -63,17 +67,15 @@ class LLMEngine:
             self.client.abort_requests(processed.request_ids_to_abort)
         return processed.request_outputs
 
-    def abort_requests(self, request_ids: Iterable[str]) -> None:
+    def abort_requests(self, request_ids: str | Iterable[str]) -> None:
         """End requests by the ids they were added under. Nothing more is heard of them."""
+        if isinstance(request_ids, str):
+            request_ids = [request_ids]
         self.client.abort_requests(self.output_processor.abort_requests(request_ids))
 
     def has_unfinished_requests(self) -> bool:
         """Whether another `step` would bring anything."""
         return self.output_processor.has_unfinished_requests()
-
-    def shutdown(self) -> None:
-        """Release everything. Nothing may be called afterwards."""
-        self.client.shutdown()
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

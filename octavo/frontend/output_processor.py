@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from octavo.frontend.detokenizer import IncrementalDetokenizer
@@ -94,6 +95,7 @@ class UserRequest:
         self.metrics = RequestMetrics(arrival_time)
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
+        self._num_outputs = 0
 
     @property
     def finished(self) -> bool:
@@ -108,14 +110,16 @@ class UserRequest:
         due = [answer for answer in changed if answer.is_due()]
         if not due:
             return None
+        self._num_outputs += 1
+        is_repetition = kind is RequestOutputKind.DELTA and self._num_outputs > 1
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.input.prompt,
             prompt_token_ids=self.input.prompt_token_ids,
             outputs=[answer.make_output(kind) for answer in due],
             finished=self.finished,
-            metrics=self.metrics,
-            prompt_logprobs=self.answers[0].logprobs.prompt_logprobs,
+            metrics=replace(self.metrics),
+            prompt_logprobs=None if is_repetition else self.answers[0].logprobs.prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             seed=self.input.params.seed,
         )
@@ -177,12 +181,14 @@ class OutputProcessor:
             if answer.finish_reason is not None:
                 del self._answers[answer.request_id]
             user_request = answer.user_request
-            user_request.num_cached_tokens = max(user_request.num_cached_tokens, output.num_cached_tokens)
+            if answer.index == 0:  # later ones find the prompt that the first has computed
+                user_request.num_cached_tokens = output.num_cached_tokens
             changed.setdefault(user_request, []).append(answer)
         made = []
         for user_request, answers in changed.items():
             metrics = user_request.metrics
-            metrics.first_token_time = metrics.first_token_time or now
+            if metrics.first_token_time is None and any(answer.token_ids for answer in answers):
+                metrics.first_token_time = now
             metrics.finished_time = now if user_request.finished else None
             made.append(user_request.make_output(answers))
         return ProcessedOutputs([output for output in made if output is not None], to_abort)

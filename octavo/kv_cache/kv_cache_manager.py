@@ -10,8 +10,7 @@ from octavo.kv_cache.block_pool import BlockPool
 from octavo.kv_cache.coordinator import KVCacheCoordinator
 from octavo.kv_cache.hashing import BlockHash, extend_block_hashes
 from octavo.types.kv import KVCacheConfig
-
-BlockIds = tuple[list[int], ...]
+from octavo.types.steps import BlockIds
 
 
 class CacheableRequest(Protocol):
@@ -41,7 +40,6 @@ class KVCacheManager:
         self.coordinator = KVCacheCoordinator(config, self.pool)
         self.block_size = self.coordinator.block_size
         self.max_num_tokens = config.max_num_tokens  # the longest sequence the cache can hold
-        self.num_frees = 0  # times anything was given back
         self._managers = self.coordinator.managers
         self._no_blocks: BlockIds = tuple([] for _ in self._managers)
         self._no_hit = CacheHit(tuple([] for _ in self._managers), 0)
@@ -117,7 +115,6 @@ class KVCacheManager:
 
     def free(self, request: CacheableRequest) -> None:
         """Give back everything the request holds. Nothing happens for one that holds nothing."""
-        self.num_frees += 1
         self._num_promised -= self._promised.pop(request.request_id, 0)
         for manager in self._managers:
             manager.free(request.request_id)
@@ -133,13 +130,16 @@ class KVCacheManager:
         """Forget all cached prefixes. Returns False, changing nothing, while any request holds a block."""
         return self.pool.reset_prefix_cache()
 
+    def get_holders(self) -> set[str]:
+        """The ids of the requests that hold blocks."""
+        return set().union(*(manager.req_to_blocks for manager in self._managers))
+
     def check(self) -> None:
         """Recompute all reference counts from the requests' tables. Raises AssertionError."""
         tables = [table for manager in self._managers for table in manager.req_to_blocks.values()]
         self.pool.check(Counter(block.block_id for table in tables for block in table if not block.is_null))
         assert self._num_promised == sum(self._promised.values()), "promised blocks do not add up"
-        holders = set().union(*(manager.req_to_blocks for manager in self._managers))
-        assert self._promised.keys() <= holders, "blocks are promised to requests that do not run"
+        assert self._promised.keys() <= self.get_holders(), "blocks are promised to requests that do not run"
 
     def _num_needed(self, hit: CacheHit, num_tokens: int) -> int:
         """Free blocks that `num_tokens` tokens beginning with `hit` take, its unheld ones included."""

@@ -23,7 +23,7 @@ class StepBudget:
 
     def __init__(self, num_tokens: int, num_candidates: int) -> None:
         self.num_tokens = num_tokens  # tokens the step can still take
-        self.num_candidates = num_candidates  # requests that want a share of the step
+        self.num_candidates = num_candidates  # requests that could have a share of the step
         self.stopped = False  # a constraint has closed the step for everyone behind
         self.preempted: list[Request] = []
         self.scheduled: list[tuple[Request, int]] = []
@@ -32,14 +32,10 @@ class StepBudget:
         self.cached_req_ids: list[str] = []
         self.new_block_ids: list[BlockIds | None] = []
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nobody can get a share of the step any more."""
-        return self.stopped or self.num_tokens == 0
-
     def take(self, request: Request, count: int) -> None:
         """`request` runs `count` tokens in this step."""
         self.num_tokens -= count
+        self.stopped |= self.num_tokens == 0
         self.scheduled.append((request, count))
         self.num_scheduled_tokens[request.request_id] = count
 

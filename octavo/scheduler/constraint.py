@@ -55,10 +55,8 @@ class LongPrefill(StatelessConstraint):
 class TokenBudget(StatelessConstraint):
     """A step runs so many tokens and no more; what does not fit waits for the next step (chunked prefill)."""
 
-    blocks_queue = True
-
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """What is left of the step."""
+        """What is left of the step: never 0, since a step that is full is over."""
         return min(count, budget.num_tokens)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 from octavo.kv_cache.hashing import BlockHash
 from octavo.types.outputs import FinishReason
@@ -57,6 +58,7 @@ class Request:
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "order",
         "priority",
         "request_id",
         "row",
@@ -68,12 +70,14 @@ class Request:
         "token_ids",
     )
 
-    def __init__(self, request: EngineCoreRequest, max_model_len: int) -> None:
+    def __init__(self, request: EngineCoreRequest, max_model_len: int, order: tuple[Any, ...] = ()) -> None:
+        """`order` says how urgent it is, the smallest most; by default priority, then arrival, then id."""
         params = request.sampling_params
         self.request_id = request.request_id
         self.sampling_params = params
         self.priority = request.priority
         self.arrival_time = request.arrival_time
+        self.order = order or (request.priority, request.arrival_time, request.request_id)
         self.cache_salt = request.cache_salt
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
@@ -102,12 +106,8 @@ class Request:
         return len(self.token_ids) - self.num_prompt_tokens
 
     def __lt__(self, other: Request) -> bool:
-        """The more urgent of two: by priority, then arrival, then id, which makes the order total."""
-        return (self.priority, self.arrival_time, self.request_id) < (
-            other.priority,
-            other.arrival_time,
-            other.request_id,
-        )
+        """Whether this one is more urgent."""
+        return self.order < other.order
 
     def __repr__(self) -> str:
         progress = f"{self.num_computed_tokens}/{self.num_tokens} tokens"

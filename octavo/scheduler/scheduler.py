@@ -41,17 +41,14 @@ class Scheduler:
         self.constraints = [*constraints, *_own_constraints(config)]
         self.requests: dict[str, Request] = {}
         self.waiting = create_request_queue(self.policy)
-        self.skipped_waiting = create_request_queue(
-            self.policy
-        )  # passed over by a constraint; looked at first
-        self.running: list[
-            Request
-        ] = []  # most urgent first, so that the last one is always the one to preempt
-        self.finished_req_ids: set[str] = set()  # since the last step
-        self._unfit: tuple[str, int] | None = (
-            None  # who did not fit last, and how much had been given back by then
-        )
+        # Passed over by a constraint; they keep their places before those who came later.
+        self.skipped_waiting = create_request_queue(self.policy)
+        # Most urgent first, so that the last one is always the one to preempt.
+        self.running: list[Request] = []
+        # Since the last step.
+        self.finished_req_ids: set[str] = set()
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
+        self._num_added = 0
 
     # ------------------------------------------------------------------------------------------------
     # requests
@@ -66,9 +63,12 @@ class Scheduler:
                 f"leave room for an answer, at most {self.max_model_len - 1}",
                 "prompt",
             )
-        admitted = Request(request, self.max_model_len)
-        self.requests[admitted.request_id] = admitted
-        self.waiting.add_request(admitted)
+        self._num_added += 1
+        # First come, first served goes by this count: clocks step back, and answers to a prompt share a time.
+        order = (self._num_added,) if self.policy is SchedulingPolicy.FCFS else ()
+        queued = Request(request, self.max_model_len, order)
+        self.requests[queued.request_id] = queued
+        self.waiting.add_request(queued)
 
     def finish_requests(
         self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
@@ -99,8 +99,8 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Give every eligible request its share of the next step. Mutates requests and block ownership."""
-        num_candidates = len(self.running) + len(self.waiting) + len(self.skipped_waiting)
-        budget = StepBudget(self.config.max_num_batched_tokens, num_candidates)
+        num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self._free_rows))
+        budget = StepBudget(self.config.max_num_batched_tokens, len(self.running) + num_seated)
         self._schedule_running(budget)
         if not budget.preempted:  # memory is short: admit nobody on top of a preemption
             self._schedule_waiting(budget)
@@ -108,7 +108,7 @@ class Scheduler:
 
     def _schedule_running(self, budget: StepBudget) -> None:
         for request in list(self.running):  # most urgent first; victims are taken from the other end
-            if budget.is_closed:
+            if budget.stopped:
                 return
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted a moment ago for a more urgent one
@@ -128,21 +128,16 @@ class Scheduler:
         passed_over: list[Request] = []
         while (
             self._free_rows
-            and not budget.is_closed
+            and not budget.stopped
             and (queue := self._select_waiting_queue_for_scheduling()) is not None
         ):
             request = queue.peek_request()
-            if self._unfit == (request.request_id, self.kv_cache.num_frees):
-                break  # it did not fit before, and nothing has been given back since
             hit = self.kv_cache.get_computed_blocks(request)
             count = self._share(request, hit.num_tokens, budget)
             if count == 0 and not budget.stopped:
                 passed_over.append(queue.pop_request())
                 continue
-            if count == 0:
-                break
-            if not self.kv_cache.can_admit(request, hit):
-                self._unfit = request.request_id, self.kv_cache.num_frees
+            if count == 0 or not self.kv_cache.can_admit(request, hit):
                 break
             block_ids = self.kv_cache.allocate_slots(request, count, hit)
             assert block_ids is not None, "a request that can be admitted whole fits in part"
@@ -304,7 +299,7 @@ class Scheduler:
         )
         assert all(request.status is RequestStatus.RUNNING for request in self.running)
         assert all(request.row < 0 and request.num_computed_tokens == 0 for request in waiting)
-        holders = set().union(*(manager.req_to_blocks for manager in self.kv_cache.coordinator.managers))
+        holders = self.kv_cache.get_holders()
         assert holders == {request.request_id for request in self.running}, (
             "blocks are held by the wrong requests"
         )

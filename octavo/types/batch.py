@@ -26,7 +26,6 @@ class CommonAttentionMetadata:
     positions: np.ndarray  # [T] int64
     is_prefilling: np.ndarray  # [n] bool: part of the prompt was still to be computed when the step began
     num_common_prefix_blocks: int  # leading blocks that all requests of the step share
-    causal: bool = True
 
     @property
     def num_reqs(self) -> int:

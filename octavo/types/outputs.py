@@ -57,7 +57,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     model_name: str
     vocab_size: int  # ids a prompt may hold: 0 to vocab_size - 1
     max_model_len: int  # most tokens of a sequence, prompt and output together
-    num_kv_cache_tokens: int  # tokens the whole KV cache holds
     max_logprobs: int  # most logprobs a request may ask for; -1 = no limit
     scheduling_policy: str
     features: frozenset[str]  # optional features that are built in

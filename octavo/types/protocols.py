@@ -22,9 +22,6 @@ class Executor(Protocol):
     def sample_tokens(self) -> ModelRunnerOutput:
         """Sample from the logits of the step that `execute_model` began, and return its results."""
 
-    def shutdown(self) -> None:
-        """Release what the workers hold. Nothing may be called afterwards."""
-
 
 class Extension(Protocol):
     """A feature's worker half: acts at four fixed points of a step, and keeps its own state by row."""

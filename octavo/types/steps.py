@@ -44,7 +44,6 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     preempted_req_ids: set[str]  # lost their rows in this step; they come back as NewRequestData
     num_common_prefix_blocks: list[int]  # per KV cache group: leading blocks that all running requests share
     scheduled_spec_decode_tokens: dict[str, list[int]] = {}  # drafts to verify, for requests that have any
-    scheduled_encoder_inputs: dict[str, list[int]] = {}  # media items to encode now, by index
     new_block_ids_to_zero: list[int] | None = None  # blocks that must not show what they held before
 
 

@@ -38,6 +38,7 @@ class ModelRunner:
 
     def execute_model(self, output: SchedulerOutput) -> None:
         """Run the model over the step's tokens and keep the logits of the requests that sample."""
+        self._state = None  # an interrupt may have left a step half done
         self.input_batch.update(output)
         for request in output.scheduled_new_reqs:
             for extension in self.extensions:

@@ -84,9 +84,6 @@ class ScriptedCore:
     def reset_prefix_cache(self) -> bool:
         return True
 
-    def shutdown(self) -> None:
-        pass
-
 
 @pytest.fixture
 def core(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedCore:

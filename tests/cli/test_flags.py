@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 
 from octavo.cli.flags import SAMPLING_DEFAULTS, SAMPLING_FLAGS, sampling_params, spell_flag
-from octavo.config import EngineConfig, setting_sections
+from octavo.config import EngineConfig, settings
 from octavo.types.params import SamplingParams, field_help
 from tests.cli.conftest import Octavo, ScriptedCore
 
@@ -14,13 +13,10 @@ from tests.cli.conftest import Octavo, ScriptedCore
 @pytest.mark.parametrize("command", ["run", "chat"])
 def test_every_setting_of_the_engine_is_a_flag_with_its_help(octavo: Octavo, command: str) -> None:
     text = " ".join(octavo(command, "--help").stdout.split())
-    config = EngineConfig()
-    for name, section in setting_sections().items():
-        holder = getattr(config, section) if section else config
-        (setting,) = [field for field in dataclasses.fields(holder) if field.name == name]
+    for name, setting in settings().items():
         if name != "model":
             assert f"{spell_flag(name)} " in text
-            assert " ".join(setting.metadata["help"].split()) in text.replace("- ", "-")
+            assert " ".join(setting.field.metadata["help"].split()) in text.replace("- ", "-")
 
 
 def test_every_sampling_flag_is_shown_with_its_help(octavo: Octavo) -> None:
@@ -93,8 +89,11 @@ def test_without_flags_sampling_has_its_defaults_but_for_those_of_the_command_li
     ("arguments", "complaint"),
     [
         (["--max-num-seqs", "0"], "--max-num-seqs is 0; it must be"),
-        (["--max-num-seqs", "many"], "'--max-num-seqs': 'many' is not a valid integer"),
-        (["--kv-cache-memory", "lots"], "--kv-cache-memory is 'lots'; it must be a number"),
+        (["--max-num-seqs", "many"], "--max-num-seqs is 'many'; it must be a whole number"),
+        (
+            ["--kv-cache-memory", "lots"],
+            "--kv-cache-memory is 'lots'; it must be a whole number",
+        ),
         (["--scheduling-policy", "luck"], "'--scheduling-policy': 'luck' is not one of"),
         (["--memory-utilization", "2"], "--memory-utilization is 2.0; it must be"),
         (["--top-p", "5"], "--top-p is 5.0; it must be"),

@@ -71,12 +71,6 @@ def test_a_step_without_requests_is_harmless() -> None:
         assert core.step().outputs == []
 
 
-def test_shutting_down_reaches_the_executor() -> None:
-    core = make_core(10)
-    core.shutdown()
-    assert executor_of(core).is_shut_down
-
-
 # --------------------------------------------------------------------------------------------------- failures
 
 

@@ -420,3 +420,64 @@ def test_a_cache_too_small_for_the_context_says_what_fits(tiny_model: Path) -> N
     answer = llm.generate("x" * 100, params, use_tqdm=False)[0].outputs[0]
     assert (len(answer.token_ids), answer.finish_reason) == (44, "length")
     assert_idle(llm)
+
+
+def test_an_interrupt_inside_a_step_ends_its_requests_and_the_engine_goes_on(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = llm.engine
+    backend = engine.client.core.executor.runner.backend
+
+    def interrupted(batch: Any) -> Any:
+        raise KeyboardInterrupt
+
+    engine.add_request("lost", "hello", GREEDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "forward", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    engine.add_request("next", "hello", GREEDY)
+    outputs = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    assert outputs["lost"].outputs[0].finish_reason == "error"
+    assert outputs["lost"].metrics.first_token_time is None
+    assert outputs["next"].outputs[0].finish_reason == "length"
+    assert_idle(llm)
+
+
+def test_a_request_that_is_refused_half_way_leaves_none_of_its_answers(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, add = llm.engine.client, llm.engine.client.add_request
+
+    def refuse_the_second(request: Any) -> None:
+        if request.request_id.endswith(".1"):
+            raise RequestError("no more")
+        add(request)
+
+    monkeypatch.setattr(client, "add_request", refuse_the_second)
+    with pytest.raises(RequestError, match="no more"):
+        llm.engine.add_request("three", "hello", SamplingParams(n=3))
+    assert_idle(llm)
+
+
+def test_requests_are_aborted_by_one_id_or_by_many(llm: LLM) -> None:
+    for request_id in ("first", "second", "third"):
+        llm.engine.add_request(request_id, "hello", GREEDY)
+    llm.engine.abort_requests("first")
+    llm.engine.abort_requests(["second", "third", "unknown"])
+    assert_idle(llm)
+
+
+def test_the_answers_to_one_cold_prompt_count_no_cached_tokens(tiny_model: Path) -> None:
+    llm = make_llm(tiny_model, max_num_seqs=1)
+    params = SamplingParams(n=2, max_tokens=2, ignore_eos=True)
+    cached = [llm.generate("x" * 50, params, use_tqdm=False)[0].num_cached_tokens for _ in range(2)]
+    assert cached == [0, 48]
+
+
+@pytest.mark.parametrize("given", [[], [GREEDY]])
+def test_a_list_of_params_of_another_length_is_refused(llm: LLM, given: list[SamplingParams]) -> None:
+    with pytest.raises(RequestError, match=f"{len(given)} items for 2 prompts"):
+        llm.generate(["a", "b"], given, use_tqdm=False)

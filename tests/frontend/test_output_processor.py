@@ -23,7 +23,6 @@ INFO = EngineInfo(
     model_name="tiny",
     vocab_size=260,
     max_model_len=100,
-    num_kv_cache_tokens=100,
     max_logprobs=20,
     scheduling_policy="fcfs",
     features=frozenset(),

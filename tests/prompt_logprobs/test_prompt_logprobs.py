@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.prompt_logprobs.extension import PromptLogprobsExtension
+from octavo.scheduler.scheduler import Scheduler
 from octavo.types.outputs import RequestOutput
+from octavo.types.steps import NewRequestData
 from tests.tiny_model import NUM_TOKENS
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and over it again."
@@ -57,7 +61,7 @@ def test_they_equal_what_generation_reports_for_the_same_tokens(tiny_model: Path
         {"max_num_batched_tokens": 1},
         {"max_num_batched_tokens": 7},
         {"block_size": 8},
-        {"num_blocks_override": 12, "max_model_len": 160, "max_num_batched_tokens": 32},
+        {"enable_prefix_caching": False},
     ],
 )
 def test_chunks_neighbours_and_preemptions_change_nothing(
@@ -67,6 +71,40 @@ def test_chunks_neighbours_and_preemptions_change_nothing(
     outputs = run(tiny_model, [*others, PROMPT], **settings)
     assert outputs[-1].prompt_logprobs == whole.prompt_logprobs
     assert all(len(output.prompt_logprobs) == len(output.prompt_token_ids) for output in outputs)
+
+
+def test_a_preempted_request_reports_every_prompt_token_once(
+    tiny_model: Path, whole: RequestOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preempted: list[tuple[int, int]] = []  # tokens of the prompt, tokens known
+    original = Scheduler._preempt
+
+    def counting(self: Scheduler, victim: Any, budget: Any) -> None:
+        preempted.append((victim.num_prompt_tokens, victim.num_tokens))
+        original(self, victim, budget)
+
+    monkeypatch.setattr(Scheduler, "_preempt", counting)
+    llm = LLM(str(tiny_model), num_blocks_override=12, max_model_len=160)
+    params = msgspec.structs.replace(PARAMS, max_tokens=40)
+    outputs = llm.generate([PROMPT, PROMPT], params, use_tqdm=False)
+    assert any(num_known > num_prompt for num_prompt, num_known in preempted)
+    assert [output.prompt_logprobs for output in outputs] == [whole.prompt_logprobs] * 2
+
+
+def test_several_answers_compute_them_once(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = LLM(str(tiny_model), kv_cache_memory="8MiB")
+    admitted = []
+    original = PromptLogprobsExtension.admit
+
+    def counting(self: PromptLogprobsExtension, request: NewRequestData) -> None:
+        original(self, request)
+        admitted.append(request.row in self.prompts)
+
+    monkeypatch.setattr(PromptLogprobsExtension, "admit", counting)
+    params = msgspec.structs.replace(PARAMS, n=3)
+    output = llm.generate(PROMPT, params, use_tqdm=False)[0]
+    assert sorted(admitted) == [False, False, True]
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
 
 
 def test_they_do_not_read_the_prefix_cache_but_fill_it(tiny_model: Path) -> None:

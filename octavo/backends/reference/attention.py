@@ -66,7 +66,7 @@ def paged_attention(
         k, v = cache.read(layer.index, metadata.block_table[request], seq_len)
         start, end = starts[request], starts[request + 1]
         for token in range(start, end):
-            context = seq_len - (end - 1 - token) if metadata.causal else seq_len
+            context = seq_len - (end - 1 - token)
             out[token] = _attend(q[token], k[:context], v[:context], layer.scale)
     return out
 

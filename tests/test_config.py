@@ -1,0 +1,57 @@
+"""Settings: what is refused, in which words, and what a text may stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.config import EngineConfig, settings
+from octavo.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("max_num_seqs", 0, "max_num_seqs is 0; it must be a whole number of at least 1"),
+        ("max_num_seqs", True, "max_num_seqs is True; it must be a whole number"),
+        ("max_num_seqs", 2.0, "max_num_seqs is 2.0; it must be a whole number"),
+        ("max_model_len", "long", "must be a whole number of at least 1 .*, or auto"),
+        ("kv_cache_memory", "auto", "kv_cache_memory is 'auto'; .*32k and 2GiB are numbers"),
+        ("memory_utilization", float("nan"), "memory_utilization is nan; .*at least 0.001 and at most 1"),
+        ("enable_prefix_caching", "no", "enable_prefix_caching is 'no'; it must be true or false"),
+        ("allow_special_tokens_in_content", "false", "must be true or false"),
+        ("enable_chunked_prefill", 1, "must be true or false"),
+        ("revision", 3, "revision is 3; it must be a text"),
+        ("scheduling_policy", "luck", "scheduling_policy is 'luck'; it must be fcfs or priority"),
+        ("backend", None, "backend is None; it must be reference"),
+        ("max_sequences", 3, "unknown setting 'max_sequences'; the settings are .*max_num_seqs"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_with_what_is(name: str, value: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        EngineConfig.from_settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4096", 4096), ("32k", 32_000), ("2GiB", 2 * 2**30), ("1.5 MiB", 3 * 2**19), ("512m", 512_000_000)],
+)
+def test_numbers_may_have_units(text: str, number: int) -> None:
+    assert EngineConfig.from_settings(kv_cache_memory=text).cache.kv_cache_memory == number
+
+
+def test_auto_is_a_context_length_and_stays_a_word() -> None:
+    assert EngineConfig.from_settings(max_model_len="auto").model.max_model_len == "auto"
+
+
+def test_every_setting_has_a_help_text_and_an_allowed_default() -> None:
+    EngineConfig()
+    assert all(setting.field.metadata["help"] for setting in settings().values())
+
+
+def test_a_configuration_made_without_flat_names_is_checked_too() -> None:
+    from octavo.config import CacheConfig
+
+    with pytest.raises(ConfigError, match="block_size is 0"):
+        EngineConfig(cache=CacheConfig(block_size=0))
