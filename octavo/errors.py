@@ -36,6 +36,10 @@ class ModelNotFoundError(OctavoError, FileNotFoundError):
         return str(self.args[0]) if self.args else ""
 
 
+class DownloadError(OctavoError, RuntimeError):
+    """A model that could not be brought here: no network, permission or space. The message says what to do."""
+
+
 class CapacityError(OctavoError, MemoryError):
     """Memory that is not there. The message names both sizes and the largest setting that fits."""
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.errors import ModelNotFoundError
+from octavo.errors import DownloadError, ModelNotFoundError
 from octavo.hub import resolve_model
-from octavo.hub.errors import DownloadError
 from tests.tiny_model import write_tiny_model
 
 

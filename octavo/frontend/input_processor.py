@@ -12,11 +12,15 @@ import msgspec
 from octavo.errors import RequestError, UnsupportedError
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.types.outputs import EngineInfo
-from octavo.types.params import SamplingParams, required_features
+from octavo.types.params import ALL_LOGPROBS, SamplingParams, required_features
 from octavo.types.requests import EngineCoreRequest
 
 # A text, the text's token ids, or either by name: {"prompt": …}, {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+# Of one request: they are kept as Python numbers until the prompt is complete, about 100 bytes for each.
+MAX_PROMPT_LOGPROBS = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class InputProcessor:
         self._check_params(params, priority, cache_salt)
         text, token_ids = self._tokenize(prompt)
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)
+        self._check_prompt_logprobs(len(token_ids), params.prompt_logprobs)
         max_tokens = self._check_length(len(token_ids), params.max_tokens)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return ProcessedInput(
@@ -132,6 +137,16 @@ class InputProcessor:
                 "truncate_prompt_tokens",
             )
         return token_ids[-(limit if keep < 0 else keep) :]
+
+    def _check_prompt_logprobs(self, num_prompt_tokens: int, asked: int | None) -> None:
+        count = self.info.vocab_size if asked == ALL_LOGPROBS else asked or 0
+        if num_prompt_tokens * count > MAX_PROMPT_LOGPROBS:
+            raise RequestError(
+                f"prompt_logprobs is {asked}: for a prompt of {num_prompt_tokens} tokens that makes "
+                f"{num_prompt_tokens * count} log-probabilities, and a request gets at most "
+                f"{MAX_PROMPT_LOGPROBS}",
+                "prompt_logprobs",
+            )
 
     def _check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """The tokens that may be generated. Nothing is ever cut short silently."""

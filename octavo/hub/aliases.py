@@ -5,6 +5,8 @@ a model. A file larger than an index accepts is split over several wheels. How w
 here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -52,8 +54,7 @@ class Alias:
 
     name: str
     description: str
-    origin: str
-    """Page of the model that the file was made from."""
+    origin: str  # page of the model that the file was made from
     licence: str
     file_name: str
     parts: tuple[Part, ...]
@@ -88,7 +89,7 @@ _SMOLLM2 = Alias(
 
 _GEMMA3_270M = Alias(
     name="gemma3-270m",
-    description="Gemma 3 270M, Q4_K_M: base model, continues text in many languages, not trained to chat",
+    description="Gemma 3 270M, Q4_K_M: base model, not trained to chat; runs once Gemma 3 is supported",
     origin="https://huggingface.co/google/gemma-3-270m",
     licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
     file_name="gemma-3-270m-q4_k_m.gguf",
@@ -129,8 +130,5 @@ _GEMMA3_270M = Alias(
     ),
 )
 
-DEFAULT_MODEL = _SMOLLM2.name
-"""The model of a command that names none."""
-
+# Every alias by its name, the default model first.
 ALIASES: Mapping[str, Alias] = MappingProxyType({alias.name: alias for alias in (_SMOLLM2, _GEMMA3_270M)})
-"""Every alias by its name, the default first."""

@@ -4,6 +4,8 @@ A model file has its name only once every byte of it was verified (see `fetch.py
 is a look at its size and never a second hash.
 """
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

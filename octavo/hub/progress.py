@@ -1,5 +1,7 @@
 """What a person sees while a model is fetched: lines and bars on standard error."""
 
+from __future__ import annotations
+
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ def announce(text: str) -> None:
     sys.stderr.flush()
 
 
-def progress_bar(description: str, size_bytes: int) -> "tqdm[None]":
+def progress_bar(description: str, size_bytes: int) -> tqdm[None]:
     """A bar over `size_bytes`, gone when it closes; silent where standard error is not a terminal."""
     from tqdm import tqdm
 

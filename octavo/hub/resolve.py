@@ -1,17 +1,43 @@
-"""From what a user calls a model to where it lies on this disk."""
+"""From what a user calls a model or a tokenizer to where it lies on this disk."""
+
+from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.errors import ConfigError, ModelNotFoundError
 from octavo.hub.aliases import ALIASES, Alias
 from octavo.hub.cache import alias_folder, cached_file
+from octavo.hub.selection import Select, select_model, select_tokenizer
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:.+)?")
 
-_READABLE = "a model is a .gguf file, or a folder with config.json, tokenizer and .safetensors files"
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a name can stand for: `noun` says what; a folder holds one where it has `folder_file`."""
+
+    noun: str
+    folder_file: str
+    readable: str
+    select: Select
+
+
+_MODEL = _Kind(
+    "model",
+    "config.json",
+    "a model is a .gguf file, or a folder with config.json, tokenizer and .safetensors files",
+    select_model,
+)
+_TOKENIZER = _Kind(
+    "tokenizer",
+    "tokenizer.json",
+    "a tokenizer is taken from a .gguf file, or from a folder with tokenizer.json",
+    select_tokenizer,
+)
 
 
 def resolve_model(name: str, *, revision: str | None = None, offline: bool = False) -> Path:
@@ -20,33 +46,40 @@ def resolve_model(name: str, *, revision: str | None = None, offline: bool = Fal
     `name` is an alias ("smollm2"), else the path of a GGUF file or of a folder with config.json, else a
     Hugging Face id: "org/name", or "org/name:file.gguf" and "org/name:Q4_K_M" for one of several GGUF files.
     An alias wins over a path, so that no folder which happens to lie around changes its meaning; "./smollm2"
-    is always a path.
+    is always a path. `revision` is a branch, tag or commit of a Hugging Face id; with `offline` nothing is
+    fetched.
 
-    Args:
-        name: what the user wrote.
-        revision: branch, tag or commit of a Hugging Face id.
-        offline: take what is on this disk and fetch nothing.
-
-    Raises:
-        ModelNotFoundError: `name` leads nowhere; the message lists what could be meant.
-        DownloadError: the model could not be brought here.
-        WeightError: what was downloaded is damaged.
-        ConfigError: `revision` with something other than a Hugging Face id.
+    Raises ModelNotFoundError, listing what could be meant, when `name` leads nowhere; DownloadError when the
+    model could not be brought here; WeightError when what was downloaded is damaged; ConfigError for a
+    `revision` of anything but a Hugging Face id.
     """
+    return _resolve(name, _MODEL, revision, offline)
+
+
+def resolve_tokenizer(name: str, *, revision: str | None = None) -> Path:
+    """The GGUF file or the Hugging Face folder to take a tokenizer from, fetched first where it is not here.
+
+    As `resolve_model`, but a folder needs no more than tokenizer.json, and of a Hugging Face id that has one
+    no weights are fetched.
+    """
+    return _resolve(name, _TOKENIZER, revision, offline=False)
+
+
+def _resolve(name: str, kind: _Kind, revision: str | None, offline: bool) -> Path:
     alias = ALIASES.get(name)
     path = Path(os.path.expanduser(name))
     is_hub_id = alias is None and not os.path.exists(path) and _looks_like_hub_id(name)
     if revision is not None and not is_hub_id:
         raise ConfigError(
-            f"revision {revision!r} goes with a Hugging Face id (org/name), which {name!r} is not."
+            f"revision {revision!r} goes with a Hugging Face id (org/name), which {name!r} is not"
         )
     if alias is not None:
         return _resolve_alias(alias, offline)
     if is_hub_id:
         from octavo.hub.repository import fetch_repository
 
-        return fetch_repository(name, revision=revision, offline=offline)
-    return _resolve_path(name, path)
+        return fetch_repository(name, select=kind.select, revision=revision, offline=offline)
+    return _resolve_path(name, path, kind)
 
 
 def _looks_like_hub_id(name: str) -> bool:
@@ -61,45 +94,46 @@ def _resolve_alias(alias: Alias, offline: bool) -> Path:
         return path
     if offline:
         raise ModelNotFoundError(
-            f"{alias.name} is not in {folder}, and nothing may be fetched. "
-            f"Run `octavo pull {alias.name}` while online."
+            f"{alias.name} is not in {folder}, and nothing may be fetched; "
+            f"run `octavo pull {alias.name}` while online"
         )
     from octavo.hub.fetch import fetch_alias
 
     return fetch_alias(alias, folder)
 
 
-def _resolve_path(name: str, path: Path) -> Path:
+def _resolve_path(name: str, path: Path, kind: _Kind) -> Path:
     if not name or not os.path.exists(path):
-        raise ModelNotFoundError(_explain_unknown(name, path))
+        raise ModelNotFoundError(_explain_unknown(name, path, kind))
     if path.is_file():
         with path.open("rb") as file:
             if file.read(4) == b"GGUF":
                 return path
-        advice = f"give its folder, {path.parent}" if (path.parent / "config.json").is_file() else _READABLE
-        raise ModelNotFoundError(f"{name} is not a GGUF file: {advice}.")
-    if (path / "config.json").is_file():
+        is_part = (path.parent / kind.folder_file).is_file()
+        advice = f"give its folder, {path.parent}" if is_part else kind.readable
+        raise ModelNotFoundError(f"{name} is not a GGUF file: {advice}")
+    if (path / kind.folder_file).is_file():
         return path
     files = sorted(file.name for file in path.glob("*.gguf"))
-    advice = f"name one of its GGUF files, {', '.join(files)}" if files else _READABLE
-    raise ModelNotFoundError(f"the folder {name} has no config.json: {advice}.")
+    advice = f"name one of its GGUF files, {', '.join(files)}" if files else kind.readable
+    raise ModelNotFoundError(f"the folder {name} has no {kind.folder_file}: {advice}")
 
 
-def _explain_unknown(name: str, path: Path) -> str:
+def _explain_unknown(name: str, path: Path, kind: _Kind) -> str:
     neighbours = os.listdir(path.parent) if path.parent.is_dir() else []
     if not name:
-        problem, suggestions = "no model was named", []
+        problem, suggestions = f"no {kind.noun} was named", []
     elif path.name != name or name.endswith(".gguf"):
         problem = f"there is no file or folder {name!r}"
         suggestions = [str(path.parent / match) for match in _most_like(path.name, neighbours)]
     else:
-        problem = f"there is no model {name!r}"
+        problem = f"there is no {kind.noun} {name!r}"
         suggestions = _most_like(name, [*ALIASES, *neighbours])
-    question = f" Did you mean {' or '.join(suggestions)}?" if suggestions else ""
+    question = f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
     return (
-        f"{problem}.{question}\nA model is one of:\n"
+        f"{problem}{question}\na {kind.noun} is one of:\n"
         f"  an alias            {', '.join(ALIASES)}\n"
-        "  a path              a .gguf file, or a folder with config.json\n"
+        f"  a path              a .gguf file, or a folder with {kind.folder_file}\n"
         "  a Hugging Face id   org/name, org/name:file.gguf or org/name:Q4_K_M"
     )
 

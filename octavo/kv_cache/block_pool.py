@@ -20,9 +20,8 @@ class BlockPool:
         self.blocks = [KVCacheBlock(block_id, is_null=block_id == 0) for block_id in range(num_blocks)]
         self.null_block = self.blocks[0]
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
-        self._cached: dict[
-            tuple[bytes, int], dict[int, KVCacheBlock]
-        ] = {}  # (digest, group) → block id → block
+        # (digest, group) → block id → block
+        self._cached: dict[tuple[bytes, int], dict[int, KVCacheBlock]] = {}
         self._last_prefix_id = 0
 
     @property

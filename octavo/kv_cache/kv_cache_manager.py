@@ -43,9 +43,8 @@ class KVCacheManager:
         self._managers = self.coordinator.managers
         self._no_blocks: BlockIds = tuple([] for _ in self._managers)
         self._no_hit = CacheHit(tuple([] for _ in self._managers), 0)
-        self._promised: dict[
-            str, int
-        ] = {}  # blocks each request was admitted with the prospect of, still to come
+        # Blocks each request was admitted with the prospect of, and has not had yet.
+        self._promised: dict[str, int] = {}
         self._num_promised = 0  # their sum
 
     @property

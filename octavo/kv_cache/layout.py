@@ -32,10 +32,11 @@ def check_fits(config: KVCacheConfig, max_model_len: int) -> None:
         return
     num_needed = 1 + sum(-(-max_model_len // group.spec.block_size) for group in config.groups)
     needed = KVCacheConfig(num_needed, config.groups)
+    fitting = config.max_num_tokens
+    other_way = f", or set max_model_len to at most {fitting} or to 'auto'" if fitting else ""
     raise CapacityError(
         f"the KV cache has {_size(config)}, but a sequence of max_model_len={max_model_len} tokens needs "
-        f"{_size(needed)}; give it more memory (kv_cache_memory), or set max_model_len to at most "
-        f"{config.max_num_tokens}, or to 'auto'"
+        f"{_size(needed)}; give it more memory (kv_cache_memory){other_way}"
     )
 
 

@@ -23,9 +23,8 @@ class _Prompt:
 
     token_ids: np.ndarray  # [num_prompt_tokens] int64
     num_logprobs: int
-    gathered: list[TokenLogprobs] = field(
-        default_factory=list
-    )  # for tokens 1, 2, …: nothing precedes token 0
+    # For tokens 1, 2, …: nothing precedes token 0.
+    gathered: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:

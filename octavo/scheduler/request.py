@@ -88,9 +88,7 @@ class Request:
         self.status = RequestStatus.WAITING
         self.row = -1  # in the worker, while RUNNING
         self.num_computed_tokens = 0  # tokens whose KV is in the cache once every planned step has run
-        self.num_cached_tokens = (
-            -1
-        )  # prompt tokens found in the prefix cache at first admission; -1 = not admitted yet
+        self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
         self.block_hashes: list[BlockHash] = []
         self.num_preemptions = 0
         self.stop_reason: int | str | None = None

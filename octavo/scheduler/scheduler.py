@@ -50,9 +50,6 @@ class Scheduler:
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._num_added = 0
 
-    # ------------------------------------------------------------------------------------------------
-    # requests
-
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a request. Raises RequestError for one that can never run, or whose id is taken."""
         if request.request_id in self.requests:
@@ -93,9 +90,6 @@ class Scheduler:
     def has_unfinished_requests(self) -> bool:
         """Whether any request is running or waiting."""
         return bool(self.requests)
-
-    # ------------------------------------------------------------------------------------------------
-    # planning
 
     def schedule(self) -> SchedulerOutput:
         """Give every eligible request its share of the next step. Mutates requests and block ownership."""
@@ -207,8 +201,6 @@ class Scheduler:
         for request, count in budget.scheduled:
             request.num_computed_tokens += count
         return output
-
-    # ------------------------------------------------------------------------------------------------ results
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> EngineCoreOutputs:
         """Take in what a step produced: new tokens, ends, blocks whose content may now be shared."""

@@ -15,14 +15,10 @@ import numpy as np
 class CommonAttentionMetadata:
     """What attention needs to know of a step, once for each KV cache group."""
 
-    query_start_loc: (
-        np.ndarray
-    )  # [n + 1] int32: request i owns tokens query_start_loc[i] : query_start_loc[i + 1]
+    query_start_loc: np.ndarray  # [n + 1] int32: request i owns tokens from entry i up to entry i + 1
     seq_lens: np.ndarray  # [n] int32: computed tokens + this step's tokens
     block_table: np.ndarray  # [n, B] int32: block ids; entries past a request's length are 0, the null block
-    slot_mapping: (
-        np.ndarray
-    )  # [T] int64: where each token's K and V go: block id * block_size + offset; -1 = nowhere
+    slot_mapping: np.ndarray  # [T] int64: where K and V go, block id * block_size + offset; -1 = nowhere
     positions: np.ndarray  # [T] int64
     is_prefilling: np.ndarray  # [n] bool: part of the prompt was still to be computed when the step began
     num_common_prefix_blocks: int  # leading blocks that all requests of the step share

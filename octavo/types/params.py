@@ -44,9 +44,8 @@ _token_ids = items(_token_id, unique=True)
 
 def _token_key(name: str, value: Any) -> Any:
     """Rule: a token id, also as the digits that JSON makes of an object's integer keys."""
-    is_digits = (
-        isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20
-    )  # no id is longer
+    # No id has twenty digits.
+    is_digits = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20
     return _token_id(name, int(value) if is_digits else value)
 
 

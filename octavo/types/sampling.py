@@ -29,9 +29,7 @@ class SamplingMetadata:
     min_p: np.ndarray  # float32; 0 = off
     seeds: np.ndarray  # uint64
     positions: np.ndarray  # int64: position in its sequence of the token that is being sampled
-    num_logprobs: (
-        np.ndarray
-    )  # int32: most likely tokens to report; NO_LOGPROBS = nothing, not even the chosen one
+    num_logprobs: np.ndarray  # int32: likeliest tokens to report; NO_LOGPROBS = not even the chosen one
 
 
 @dataclass(frozen=True, slots=True, eq=False)

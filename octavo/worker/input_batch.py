@@ -26,9 +26,8 @@ class InputBatch:
         self.token_ids = np.zeros((num_rows, max_model_len), np.int32)
         self.num_tokens = np.zeros(num_rows, np.int64)  # known: prompt and output
         self.num_prompt_tokens = np.zeros(num_rows, np.int64)
-        self.num_computed_tokens = np.zeros(
-            num_rows, np.int64
-        )  # in the cache once every step laid out has run
+        # In the cache once every step that was laid out has run.
+        self.num_computed_tokens = np.zeros(num_rows, np.int64)
         self.block_tables = [
             BlockTable(num_rows, max_model_len, group.spec.block_size) for group in kv_cache.groups
         ]

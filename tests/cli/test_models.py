@@ -75,4 +75,4 @@ def test_pull_hands_on_name_and_revision(octavo: Octavo, monkeypatch: pytest.Mon
 def test_pulling_an_unknown_model_lists_what_could_be_meant(octavo: Octavo) -> None:
     result = octavo("pull", "smollm3")
     assert result.exit_code == 1
-    assert result.stderr.startswith("octavo: error: there is no model 'smollm3'. Did you mean smollm2?\n")
+    assert result.stderr.startswith("octavo: error: there is no model 'smollm3'; did you mean smollm2?\n")

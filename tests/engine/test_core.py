@@ -143,7 +143,6 @@ def test_a_prompt_whose_logits_were_no_numbers_once_is_computed_anew() -> None:
 
 
 def test_hundreds_of_failures_leave_no_ghosts() -> None:
-    """SC-16."""
     core = make_core(12)
     for number in range(200):
         if number % 2:
@@ -170,7 +169,6 @@ def test_a_refused_request_leaves_no_trace() -> None:
 
 
 def test_aborting_requests_that_have_no_blocks_yet_disturbs_nobody() -> None:
-    """SC-13."""
     core = make_core(100, max_num_seqs=1)
     requests = requests_named("abcdef")
     add(core, requests)
@@ -216,7 +214,6 @@ def test_an_id_may_be_used_again_right_after_its_abort() -> None:
 
 
 def test_aborts_that_race_with_ends() -> None:
-    """SC-19."""
     rng = random.Random(1)
     core = make_core(40, max_num_seqs=8)
     ended: dict[str, FinishReason] = {}

@@ -1,5 +1,7 @@
 """A package index that is a folder of small wheels, and a cache of its own for every test."""
 
+from __future__ import annotations
+
 import hashlib
 import shutil
 import zipfile

@@ -1,8 +1,13 @@
+from __future__ import annotations
+
 import re
 
 import pytest
 
-from octavo.hub.aliases import ALIASES, DEFAULT_MODEL, Alias
+from octavo.config import DEFAULT_MODEL
+from octavo.errors import UnsupportedError
+from octavo.hub.aliases import ALIASES, Alias
+from octavo.models.registry import find_architecture
 
 
 def test_default_model_is_the_first_alias() -> None:
@@ -29,3 +34,9 @@ def test_sizes_are_those_of_the_published_files() -> None:
         "smollm2": 98_362_432,
         "gemma3-270m": 253_113_024,
     }
+
+
+def test_alias_whose_architecture_cannot_run_yet_says_so() -> None:
+    with pytest.raises(UnsupportedError):
+        find_architecture("gemma3")
+    assert "runs once Gemma 3 is supported" in ALIASES["gemma3-270m"].description

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import errno
 import hashlib
 import os
@@ -11,8 +13,7 @@ from typing import NamedTuple
 import pytest
 from filelock import FileLock
 
-from octavo.errors import WeightError
-from octavo.hub.errors import DownloadError
+from octavo.errors import DownloadError, WeightError
 from octavo.hub.fetch import fetch_alias
 from tests.hub.conftest import FakeIndex
 

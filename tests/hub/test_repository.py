@@ -1,6 +1,10 @@
 """Against huggingface_hub itself, with its cache in a temporary folder and its two network calls replaced."""
 
+from __future__ import annotations
+
+import errno
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +14,13 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-from octavo.errors import ModelNotFoundError
+from octavo.errors import DownloadError, ModelNotFoundError
 from octavo.hub import repository
-from octavo.hub.errors import DownloadError
 from octavo.hub.repository import fetch_repository
+from octavo.hub.selection import Select, select_model, select_tokenizer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SHARDS = [f"model-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
 
 
 def without_response(kind: type[Exception]) -> Exception:
@@ -39,10 +44,10 @@ def fill_cache(hub_cache: Path, files: Sequence[str]) -> Path:
     for file in files:
         (snapshot / file).parent.mkdir(parents=True, exist_ok=True)
         (snapshot / file).touch()
-    (root / "refs").mkdir()
+    (root / "refs").mkdir(parents=True, exist_ok=True)
     (root / "refs" / "main").write_text(COMMIT)
     tree = {file: {"size": 0, "blob_id": "0" * 40} for file in (*files, "never-fetched.bin")}
-    (root / "trees").mkdir()
+    (root / "trees").mkdir(exist_ok=True)
     (root / "trees" / f"{COMMIT}.json").write_text(json.dumps({"format_version": 1, "files": tree}))
     return snapshot
 
@@ -58,21 +63,79 @@ def answer(monkeypatch: pytest.MonkeyPatch, files: Sequence[str] | Exception) ->
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
 
 
-def test_only_the_chosen_files_are_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    calls = []
+class Transfer:
+    """Stands in for the download, into the hub's cache; `calls` are the files asked for, each time.
 
-    def download(repo_id: str, *, revision: str | None, allow_patterns: list[str]) -> str:
-        calls.append((repo_id, revision, allow_patterns))
-        return str(tmp_path)
+    The file named `broken` does not arrive: the transfer fails with `error`, or ends as if all were well.
+    """
 
-    monkeypatch.setattr(repository, "snapshot_download", download)
+    def __init__(self, hub_cache: Path, broken: str = "", error: Exception | None = None) -> None:
+        self.calls: list[tuple[str | None, list[str]]] = []
+        self.snapshot = hub_cache / "models--org--tiny" / "snapshots" / COMMIT
+        self._hub_cache = hub_cache
+        self._broken = broken
+        self._error = error
+
+    def __call__(
+        self, repo_id: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool = False
+    ) -> str:
+        if local_files_only:
+            return huggingface_hub.snapshot_download(
+                repo_id, revision=revision, allow_patterns=allow_patterns, local_files_only=True
+            )
+        self.calls.append((revision, allow_patterns))
+        fill_cache(self._hub_cache, [file for file in allow_patterns if file != self._broken])
+        if self._error is not None and self._broken in allow_patterns:
+            raise self._error
+        return str(self.snapshot)
+
+
+@pytest.fixture
+def transfer(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Transfer:
+    """A download in which everything arrives."""
+    transfer = Transfer(hub_cache)
+    monkeypatch.setattr(repository, "snapshot_download", transfer)
+    return transfer
+
+
+def fetch(
+    reference: str = "org/tiny",
+    *,
+    select: Select = select_model,
+    revision: str | None = None,
+    offline: bool = False,
+) -> Path:
+    return fetch_repository(reference, select=select, revision=revision, offline=offline)
+
+
+def test_only_the_chosen_files_are_downloaded_and_the_weights_last(
+    monkeypatch: pytest.MonkeyPatch, transfer: Transfer
+) -> None:
     answer(monkeypatch, ["config.json", "model.safetensors", "model.bin", "tiny-Q4_0.gguf", "tiny-Q8_0.gguf"])
-    assert fetch_repository("org/tiny", revision=None, offline=False) == tmp_path
-    assert fetch_repository("org/tiny:q8_0", revision="v1", offline=False) == tmp_path / "tiny-Q8_0.gguf"
-    assert calls == [
-        ("org/tiny", None, ["config.json", "model.safetensors"]),
-        ("org/tiny", "v1", ["tiny-Q8_0.gguf"]),
+    assert fetch() == transfer.snapshot
+    assert fetch("org/tiny:q8_0", revision="v1") == transfer.snapshot / "tiny-Q8_0.gguf"
+    assert transfer.calls == [
+        (None, ["config.json"]),
+        (None, ["model.safetensors"]),
+        ("v1", ["tiny-Q8_0.gguf"]),
     ]
+
+
+def test_of_a_tokenizer_no_weights_are_downloaded(
+    monkeypatch: pytest.MonkeyPatch, transfer: Transfer
+) -> None:
+    answer(monkeypatch, ["config.json", "tokenizer.json", *SHARDS])
+    assert fetch(select=select_tokenizer) == transfer.snapshot
+    assert transfer.calls == [(None, ["config.json", "tokenizer.json"])]
+
+
+def test_a_choice_that_the_hub_does_not_have_is_not_found(
+    monkeypatch: pytest.MonkeyPatch, transfer: Transfer
+) -> None:
+    answer(monkeypatch, ["tiny-Q8_0.gguf"])
+    with pytest.raises(ModelNotFoundError, match="no GGUF model 'Q4_0'"):
+        fetch("org/tiny:Q4_0")
+    assert transfer.calls == []
 
 
 @pytest.mark.parametrize(
@@ -83,48 +146,95 @@ def test_offline_uses_the_cached_snapshot(hub_cache: Path, reference: str, entry
     snapshot = fill_cache(
         hub_cache, ["config.json", "model.safetensors", "sub/tiny-Q4_0.gguf", "tiny-Q8_0.gguf"]
     )
-    assert fetch_repository(reference, revision=None, offline=True) == snapshot / entry
-    assert fetch_repository(reference, revision=COMMIT, offline=True) == snapshot / entry
+    assert fetch(reference, offline=True) == snapshot / entry
+    assert fetch(reference, revision=COMMIT, offline=True) == snapshot / entry
 
 
 @pytest.mark.parametrize("error", [OSError("unreachable"), repository.HTTPError("server error")], ids=repr)
-def test_unreachable_hub_is_replaced_by_the_cache(
+def test_a_hub_that_does_not_answer_is_replaced_by_the_cache(
     hub_cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     answer(monkeypatch, error)
-    with pytest.raises(DownloadError, match=r"no folder 'org/tiny' here.*did not answer"):
-        fetch_repository("org/tiny", revision=None, offline=False)
+    with pytest.raises(DownloadError, match=rf"no folder 'org/tiny' here.*{error}.*check the network"):
+        fetch()
     snapshot = fill_cache(hub_cache, ["config.json", "model.safetensors"])
-    assert fetch_repository("org/tiny", revision=None, offline=False) == snapshot
+    assert fetch() == snapshot
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("the line went dead"),
+        repository.HTTPError("server error"),
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        RuntimeError("hf-xet broke off"),
+        None,
+    ],
+    ids=repr,
+)
+def test_a_transfer_that_breaks_off_is_an_error_with_its_cause_and_never_half_a_model(
+    hub_cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    monkeypatch.setattr(repository, "snapshot_download", Transfer(hub_cache, SHARDS[2], error))
+    answer(monkeypatch, ["config.json", *SHARDS])
+    with pytest.raises(DownloadError) as caught:
+        fetch()
+    assert (str(error) if error else f"the hub did not send {SHARDS[2]}") in str(caught.value)
+
+    answer(monkeypatch, OSError("unreachable"))
+    with pytest.raises(DownloadError, match="unreachable"):
+        fetch()
+    with pytest.raises(ModelNotFoundError, match=f"org/tiny is in Hugging Face's cache without {SHARDS[2]}"):
+        fetch(offline=True)
+
+
+def test_companions_that_do_not_arrive_leave_no_weights_that_look_like_a_model(
+    hub_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Transfer(hub_cache, "tokenizer.json", ConnectionError("the line went dead"))
+    monkeypatch.setattr(repository, "snapshot_download", broken)
+    answer(monkeypatch, ["config.json", "model.safetensors", "tokenizer.json"])
+    with pytest.raises(DownloadError, match="the line went dead"):
+        fetch()
+    with pytest.raises(ModelNotFoundError):
+        fetch(offline=True)
 
 
 def test_offline_names_what_is_not_cached(hub_cache: Path) -> None:
     fill_cache(hub_cache, ["tiny-Q8_0.gguf"])
     with pytest.raises(ModelNotFoundError, match="org/other is not in Hugging Face's cache"):
-        fetch_repository("org/other", revision=None, offline=True)
+        fetch("org/other", offline=True)
     with pytest.raises(ModelNotFoundError, match="revision 'v2' of org/tiny is not"):
-        fetch_repository("org/tiny", revision="v2", offline=True)
+        fetch(revision="v2", offline=True)
     with pytest.raises(ModelNotFoundError, match="no GGUF model 'Q4_0'"):
-        fetch_repository("org/tiny:Q4_0", revision=None, offline=True)
+        fetch("org/tiny:Q4_0", offline=True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "raised", "message"),
-    [
-        (GatedRepoError, DownloadError, "is gated.*https://huggingface.co/org/tiny.*HF_TOKEN"),
-        (RepositoryNotFoundError, ModelNotFoundError, "no such model on the Hugging Face hub.*HF_TOKEN"),
-        (RevisionNotFoundError, ModelNotFoundError, "no revision 'v1'"),
-    ],
-)
+REFUSALS = [
+    (GatedRepoError, DownloadError, "is gated.*https://huggingface.co/org/tiny.*HF_TOKEN"),
+    (RepositoryNotFoundError, ModelNotFoundError, "no such model on the Hugging Face hub.*HF_TOKEN"),
+    (RevisionNotFoundError, ModelNotFoundError, "no revision 'v1'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "raised", "message"), REFUSALS)
+@pytest.mark.parametrize("refuses_the_list", [True, False])
 def test_what_the_hub_refuses_is_explained(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Exception], raised: type[Exception], message: str
+    hub_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Exception],
+    raised: type[Exception],
+    message: str,
+    refuses_the_list: bool,
 ) -> None:
-    answer(monkeypatch, without_response(kind))
+    refusal = without_response(kind)
+    answer(monkeypatch, refusal if refuses_the_list else ["a.gguf"])
+    monkeypatch.setattr(repository, "snapshot_download", Transfer(hub_cache, "a.gguf", refusal))
     with pytest.raises(raised, match=message):
-        fetch_repository("org/tiny", revision="v1", offline=False)
+        fetch(revision="v1")
 
 
 @pytest.mark.parametrize("offline", [True, False])
 def test_id_that_the_hub_does_not_allow_is_not_found(hub_cache: Path, offline: bool) -> None:
     with pytest.raises(ModelNotFoundError, match=r"no folder '-org/a\.\.b' here"):
-        fetch_repository("-org/a..b", revision=None, offline=offline)
+        fetch("-org/a..b", offline=offline)

@@ -1,13 +1,17 @@
+from __future__ import annotations
+
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from octavo.config import DEFAULT_MODEL
 from octavo.errors import ConfigError, ModelNotFoundError
-from octavo.hub import ALIASES, DEFAULT_MODEL, resolve_model
+from octavo.hub import ALIASES, resolve_model, resolve_tokenizer
 from octavo.hub.aliases import Alias
 from octavo.hub.cache import cache_folder
+from octavo.hub.selection import Select, select_model, select_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -119,14 +123,47 @@ def test_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
         resolve_model(str(path))
 
 
+def test_tokenizer_of_an_alias_or_a_gguf_file_is_the_file(cache: Path, tmp_path: Path) -> None:
+    path = place_default_model(cache, ALIASES[DEFAULT_MODEL].size_bytes)
+    assert resolve_tokenizer(DEFAULT_MODEL) == path
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    assert resolve_tokenizer(str(tmp_path / "a.gguf")) == tmp_path / "a.gguf"
+
+
+def test_folder_with_nothing_but_tokenizer_json_is_a_tokenizer_and_no_model(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").touch()
+    assert resolve_tokenizer(str(tmp_path)) == tmp_path
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
+        resolve_model(str(tmp_path))
+
+
+def test_what_is_no_tokenizer_is_refused_with_what_is(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    with pytest.raises(ModelNotFoundError, match=r"no tokenizer\.json: a tokenizer is taken from"):
+        resolve_tokenizer(str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match="there is no tokenizer 'nothing'"):
+        resolve_tokenizer("nothing")
+    with pytest.raises(ConfigError, match="'v1' goes with a Hugging Face id"):
+        resolve_tokenizer(str(tmp_path), revision="v1")
+
+
 @pytest.mark.parametrize("name", ["org/name", "org/name:Q4_K_M", "org/name:a/b.gguf", "o.r-g/n_a.me"])
 def test_hub_id_goes_to_the_hub(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    def fetch(reference: str, *, revision: str | None, offline: bool) -> Path:
-        return Path(f"{reference} at {revision} offline {offline}")
+    asked: list[tuple[str, Select, str | None, bool]] = []
+
+    def fetch(reference: str, *, select: Select, revision: str | None, offline: bool) -> Path:
+        asked.append((reference, select, revision, offline))
+        return Path("fetched")
 
     monkeypatch.setattr("octavo.hub.repository.fetch_repository", fetch)
-    assert resolve_model(name) == Path(f"{name} at None offline False")
-    assert resolve_model(name, revision="v1", offline=True) == Path(f"{name} at v1 offline True")
+    assert resolve_model(name) == Path("fetched")
+    assert resolve_model(name, revision="v1", offline=True) == Path("fetched")
+    assert resolve_tokenizer(name, revision="v1") == Path("fetched")
+    assert asked == [
+        (name, select_model, None, False),
+        (name, select_model, "v1", True),
+        (name, select_tokenizer, "v1", False),
+    ]
 
 
 @pytest.mark.parametrize("name", [DEFAULT_MODEL, "./path", "/", "unknown"])
@@ -144,7 +181,7 @@ def test_unknown_name_suggests_aliases_and_paths_like_it(
 ) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelNotFoundError, match=f"no model '{name}'.* Did you mean {meant}?"):
+    with pytest.raises(ModelNotFoundError, match=f"no model '{name}'; did you mean {meant}?"):
         resolve_model(name)
 
 
@@ -155,7 +192,7 @@ def test_unknown_name_lists_what_a_model_can_be(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelNotFoundError) as caught:
         resolve_model(name)
-    assert "Did you mean" not in str(caught.value)
+    assert "did you mean" not in str(caught.value)
     for expected in (*ALIASES, ".gguf file", "org/name:Q4_K_M"):
         assert expected in str(caught.value)
 
@@ -164,7 +201,7 @@ def test_path_that_does_not_exist_suggests_its_neighbour(tmp_path: Path) -> None
     (tmp_path / "tiny-Q4_K_M.gguf").touch()
     with pytest.raises(ModelNotFoundError, match="no file or folder") as caught:
         resolve_model(str(tmp_path / "tiny-q4_k_n.gguf"))
-    assert f"Did you mean {tmp_path / 'tiny-Q4_K_M.gguf'}?" in str(caught.value)
+    assert f"did you mean {tmp_path / 'tiny-Q4_K_M.gguf'}?" in str(caught.value)
 
 
 def test_gguf_path_that_does_not_exist_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

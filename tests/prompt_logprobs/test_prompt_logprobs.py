@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.errors import RequestError
 from octavo.prompt_logprobs.extension import PromptLogprobsExtension
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.outputs import RequestOutput
@@ -120,3 +121,14 @@ def test_the_whole_vocabulary_where_allowed(tiny_model: Path) -> None:
     llm = LLM(str(tiny_model), kv_cache_memory="8MiB", max_logprobs=-1)
     output = llm.generate("abc", SamplingParams(max_tokens=1, prompt_logprobs=-1), use_tqdm=False)[0]
     assert [len(place) for place in output.prompt_logprobs[1:]] == [NUM_TOKENS] * 2
+
+
+def test_more_of_them_than_memory_should_hold_are_refused_with_the_limit(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.frontend.input_processor.MAX_PROMPT_LOGPROBS", 3 * NUM_TOKENS)
+    llm = LLM(str(tiny_model), kv_cache_memory="8MiB", max_logprobs=-1)
+    params = SamplingParams(max_tokens=1, prompt_logprobs=-1)
+    assert len(llm.generate("abc", params, use_tqdm=False)[0].prompt_logprobs) == 3
+    with pytest.raises(RequestError, match=f"makes {4 * NUM_TOKENS} log-probabilities.*{3 * NUM_TOKENS}"):
+        llm.generate("abcd", params, use_tqdm=False)

@@ -165,7 +165,7 @@ def test_a_preempted_request_gives_back_and_reserves_anew() -> None:
 
 
 def test_a_preempted_request_comes_back_before_a_later_one_that_was_passed_over() -> None:
-    """SC-07: under first come, first served the one that was skipped must not slip past."""
+    """Under first come, first served the one that was skipped must not slip past."""
     constraint = FakeConstraint(vetoed={"c"})
     core = a_core(constraint, num_blocks=7)
     add(core, "a", "b", "c")

@@ -52,7 +52,6 @@ def num_preemptions(core: EngineCore) -> dict[str, int]:
 
 
 def test_a_request_that_outgrows_the_cache_alone_ends_there_with_all_its_tokens() -> None:
-    """SC-02."""
     core = make_core(33, block_size=16)  # 512 tokens
     request = a_request("a", 400, max_tokens=400)
     news = run(core, [request])["a"]
@@ -108,7 +107,6 @@ def test_the_least_urgent_gives_way_even_if_it_came_first() -> None:
 
 
 def test_every_running_request_runs_or_is_preempted_while_there_is_budget() -> None:
-    """SC-06."""
     core = make_core(9, max_num_seqs=8, scheduling_policy="priority", max_num_batched_tokens=16)
     for number, name in enumerate("abcdef"):
         core.add_request(a_request(name, 5, 14, priority=-number, arrival_time=float(number)))
@@ -125,7 +123,6 @@ def test_every_running_request_runs_or_is_preempted_while_there_is_budget() -> N
 
 @pytest.mark.parametrize("num_prefills", [2, 3])
 def test_long_prompts_that_do_not_fit_together_do_not_thrash(num_prefills: int) -> None:
-    """SC-07."""
     requests = [a_request(f"r{n}", 400, 20, arrival_time=float(n)) for n in range(num_prefills)]
     apart = 0
     for request in requests:
@@ -154,7 +151,6 @@ def test_growing_answers_that_do_not_fit_together_do_not_thrash(caching: bool) -
 
 
 def test_urgent_latecomers_interrupt_four_that_fill_the_cache() -> None:
-    """SC-08."""
     core = make_core(12, max_num_seqs=4, scheduling_policy="priority")
     slow = [a_request(f"slow{n}", 6, 12, priority=9, arrival_time=float(n)) for n in range(4)]
     for request in slow:
@@ -175,7 +171,7 @@ def test_urgent_latecomers_interrupt_four_that_fill_the_cache() -> None:
 
 
 def test_what_was_generated_before_a_preemption_still_counts_as_output() -> None:
-    """SC-09: max_tokens and the prompt's length are what they were."""
+    """Max_tokens and the prompt's length are what they were."""
     core = make_core(7)
     for number, name in enumerate("ab"):
         core.add_request(a_request(name, 7, 12, arrival_time=float(number)))

@@ -59,7 +59,6 @@ def num_entries(scheduler: Scheduler) -> int:
 
 
 def test_the_same_prompt_again_and_again_with_others_between() -> None:
-    """KV-04."""
     core = make_core(40)
     prompt = list(range(1, 18))
     assert cached(core, prompt) == 0
@@ -69,7 +68,6 @@ def test_the_same_prompt_again_and_again_with_others_between() -> None:
 
 
 def test_the_first_turn_of_a_conversation_after_its_third() -> None:
-    """KV-03."""
     core = make_core(60)
     turn = list(range(1, 10))
     conversation = list(turn)
@@ -104,7 +102,6 @@ def test_prompts_in_flight_share_what_is_already_computed() -> None:
 
 
 def test_a_block_that_was_reused_is_not_found_under_its_old_name() -> None:
-    """KV-09."""
     core = make_core(8)
     first = [7, 8, 9, 10, 11, 12, 13]
     ask(core, [first])
@@ -115,7 +112,6 @@ def test_a_block_that_was_reused_is_not_found_under_its_old_name() -> None:
 
 
 def test_nothing_is_lost_over_thousands_of_short_requests() -> None:
-    """KV-10."""
     rng = random.Random(5)
     core = make_core(30, max_num_seqs=6)
     stems = [[stem] * 9 for stem in (1, 2, 3)]
@@ -135,7 +131,7 @@ def test_nothing_is_lost_over_thousands_of_short_requests() -> None:
 
 
 def test_what_a_preemption_recomputes_is_no_cache_hit() -> None:
-    """KV-12: random prompts that share nothing, in a cache too small for all."""
+    """Random prompts that share nothing, in a cache too small for all."""
     core = make_core(9, max_num_seqs=8)
     prompts = [[100 * number + 7, *range(6)] for number in range(1, 7)]
     news = ask(core, prompts, make_params(14, ignore_eos=True))
@@ -148,7 +144,6 @@ def test_what_a_preemption_recomputes_is_no_cache_hit() -> None:
 
 
 def test_a_prefix_that_is_evicted_while_its_request_waits_is_computed_again() -> None:
-    """KV-13."""
     core = make_core(9, max_num_seqs=1)
     prompt = list(range(1, 18))
     ask(core, [prompt])
@@ -166,7 +161,6 @@ def test_a_prefix_that_is_evicted_while_its_request_waits_is_computed_again() ->
 @pytest.mark.parametrize("block_size", [1, 4, 5])
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_beginnings_of_one_text_under_eviction_pressure(block_size: int, policy: str) -> None:
-    """KV-16."""
     core = make_core(1 + 32 // block_size, block_size, scheduling_policy=policy, max_num_seqs=16)
     text = list(range(1, 30))
     lengths = [length for times in range(1, 6) for length in (4 * times - 1, 4 * times, 4 * times + 1)]
@@ -177,7 +171,6 @@ def test_beginnings_of_one_text_under_eviction_pressure(block_size: int, policy:
 
 
 def test_a_reset_during_answers_is_refused_and_harms_nobody() -> None:
-    """KV-17."""
     core = make_core(60)
     requests = [make_request(str(number), [*range(1, 10), number], ANSWER) for number in range(4)]
     for request in requests:
@@ -211,7 +204,7 @@ def test_salts_keep_prompts_apart() -> None:
 
 
 def test_cached_tokens_are_counted_in_every_news_of_a_request() -> None:
-    """KV-14, as far as the core goes."""
+    """As far as the core goes."""
     core = make_core(60)
     prompt = list(range(1, 14))
     for expected in (0, 12):

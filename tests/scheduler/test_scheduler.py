@@ -140,7 +140,6 @@ def test_without_chunked_prefill_a_prompt_runs_whole_or_waits() -> None:
     ids=["chunked", "token by token", "whole"],
 )
 def test_a_prompt_gets_the_same_tokens_however_it_is_cut(settings: dict[str, object]) -> None:
-    """SC-03."""
     core = make_core(100, max_model_len=320, **settings)
     request = make_request("a", range(1, 301), make_params(12, ignore_eos=True))
     core.add_request(request)
@@ -149,7 +148,6 @@ def test_a_prompt_gets_the_same_tokens_however_it_is_cut(settings: dict[str, obj
 
 
 def test_a_short_request_does_not_wait_for_a_long_prompt_to_end() -> None:
-    """SC-11."""
     scheduler = a_scheduler(max_num_batched_tokens=64)
     add(scheduler, "long", 2000)
     step(scheduler)
@@ -161,7 +159,6 @@ def test_a_short_request_does_not_wait_for_a_long_prompt_to_end() -> None:
 
 
 def test_one_row_serves_a_queue_in_turn() -> None:
-    """SC-20."""
     core = make_core(50, max_num_seqs=1)
     requests = [make_request(f"r{n}", [n + 1] * 5, make_params(4, ignore_eos=True)) for n in range(5)]
     for request in requests:
@@ -299,7 +296,6 @@ def test_ending_takes_everyone_or_some_in_whatever_state_and_ignores_strangers()
 
 
 def test_results_of_a_request_that_was_aborted_meanwhile_are_dropped() -> None:
-    """SC-19."""
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
     add(scheduler, "b", 3)

@@ -35,8 +35,8 @@ class ReferenceBackend:
         except MemoryError as error:
             num_bytes = 4 * sum(int(np.prod(weight.shape)) for weight in model.weights)
             raise CapacityError(
-                f"the weights of {model.spec.name} take {num_bytes} bytes as float32, in which the reference "
-                "backend computes, and memory ran out; take a smaller model"
+                f"the weights of {model.spec.name} take {num_bytes / 2**20:.0f} MiB as float32, in which the "
+                "reference backend computes, and memory ran out; take a smaller model"
             ) from error
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
@@ -45,8 +45,8 @@ class ReferenceBackend:
             self._cache = KVCache(config)
         except MemoryError as error:
             raise CapacityError(
-                f"a KV cache of {config.num_blocks} blocks takes {config.total_bytes} bytes, and memory ran "
-                "out; lower kv_cache_memory"
+                f"a KV cache of {config.num_blocks} blocks takes {config.total_bytes / 2**20:.0f} MiB, and "
+                "memory ran out; lower kv_cache_memory"
             ) from error
 
     def forward(self, batch: Batch) -> np.ndarray:

@@ -1,6 +1,9 @@
 """A whole tokenizer from a Hugging Face folder: `tokenizer.json` and the small files beside it."""
 
+from __future__ import annotations
+
 import json
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,33 +21,77 @@ def load_folder(folder: Path) -> TokenizerParts:
 
     Reads tokenizer.json, and where they exist tokenizer_config.json, special_tokens_map.json,
     generation_config.json and chat_template.jinja. Raises ModelNotFoundError without a tokenizer.json,
-    WeightError for one that does not load.
+    WeightError, naming file and key, for what does not load or makes no sense.
     """
     backend = _load_backend(folder / "tokenizer.json")
-    config = {
-        **_read_json(folder / "special_tokens_map.json"),
-        **_read_json(folder / "tokenizer_config.json"),
-    }
-    role_texts = {role: text for role in _ROLES if (text := _token_text(config.get(role))) is not None}
-    _obey_affix_flags(backend, config, role_texts)
-    eos_token_ids = _read_json(folder / "generation_config.json").get("eos_token_id") or []
+    config = _JSONFile(folder / "tokenizer_config.json")
+    role_texts = _JSONFile(folder / "special_tokens_map.json").role_texts() | config.role_texts()
+    named = {role: text for role, text in role_texts.items() if text is not None}
+    _obey_affix_flags(backend, config, named)
+    eos_token_id = backend.token_to_id(named["eos_token"]) if "eos_token" in named else None
+    eos_token_ids = _JSONFile(folder / "generation_config.json").token_ids("eos_token_id")
     return TokenizerParts(
         backend=backend,
-        bos_token_id=_token_id(backend, role_texts.get("bos_token")),
-        eos_token_ids=_unique(
-            _token_id(backend, role_texts.get("eos_token")),
-            *(eos_token_ids if isinstance(eos_token_ids, list) else [eos_token_ids]),
+        bos_token_id=backend.token_to_id(named["bos_token"]) if "bos_token" in named else None,
+        eos_token_ids=tuple(
+            dict.fromkeys(eos_token_ids if eos_token_id is None else [eos_token_id, *eos_token_ids])
         ),
-        role_texts=role_texts,
-        chat_template=_read_chat_template(folder, config),
+        role_texts=named,
+        chat_template=_read_chat_template(folder / "chat_template.jinja") or config.chat_template(),
     )
+
+
+class _JSONFile:
+    """What the file at `path` says of a tokenizer; nothing where there is no such file.
+
+    Raises WeightError, naming the file and the key, for a value that makes no sense.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.values = _read_object(path)
+
+    def role_texts(self) -> dict[str, str | None]:
+        """The texts of the tokens with a role, each written as it is or as an object that holds it."""
+        texts: dict[str, str | None] = {}
+        for role in _ROLES:
+            if role in self.values:
+                entry = self.values[role]
+                texts[role] = entry.get("content") if isinstance(entry, dict) else entry
+                if not isinstance(texts[role], str | None):
+                    raise self.wrong(role, "a token's text")
+        return texts
+
+    def token_ids(self, key: str) -> list[int]:
+        """One id or several."""
+        given = self.values.get(key)
+        ids = given if isinstance(given, list) else [] if given is None else [given]
+        if not all(type(token_id) is int for token_id in ids):
+            raise self.wrong(key, "a token id or a list of them")
+        return ids
+
+    def chat_template(self) -> str | None:
+        """The chat template; of several the one named "default"."""
+        given = self.values.get("chat_template")
+        if isinstance(given, list):
+            try:
+                given = {entry["name"]: entry["template"] for entry in given}.get("default")
+            except (KeyError, TypeError):
+                raise self.wrong("chat_template", "a list of objects with name and template") from None
+        if not isinstance(given, str | None):
+            raise self.wrong("chat_template", "text or a list of named texts")
+        return given
+
+    def wrong(self, key: str, allowed: str) -> WeightError:
+        """The error for a key whose value is not `allowed`."""
+        return WeightError(f"{self.path}: {key} is {reprlib.repr(self.values[key])}; it must be {allowed}")
 
 
 def _load_backend(path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         raise ModelNotFoundError(
-            f"{path} does not exist. A tokenizer folder needs a tokenizer.json; one with only a "
-            "tokenizer.model can be converted: load it with transformers.AutoTokenizer, then save_pretrained."
+            f"{path} does not exist, and a tokenizer folder needs it; one with only a tokenizer.model "
+            "can be converted: load it with transformers.AutoTokenizer, then save_pretrained"
         )
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
@@ -57,45 +104,35 @@ def _load_backend(path: Path) -> tokenizers.Tokenizer:
 
 
 def _obey_affix_flags(
-    backend: tokenizers.Tokenizer, config: Mapping[str, Any], role_texts: Mapping[str, str]
+    backend: tokenizers.Tokenizer, config: _JSONFile, role_texts: Mapping[str, str]
 ) -> None:
     """Let flags of tokenizer_config.json overrule what tokenizer.json puts around a text."""
-    if not any(isinstance(config.get(flag), bool) for flag in ("add_bos_token", "add_eos_token")):
+    roles = ("bos_token", "eos_token")
+    if not any(isinstance(config.values.get(f"add_{role}"), bool) for role in roles):
         return
-    bos, eos = (
-        role_texts.get(role) if config.get(f"add_{role}") else None for role in ("bos_token", "eos_token")
-    )
+    bos, eos = (role_texts.get(role) if config.values.get(f"add_{role}") else None for role in roles)
+    for role, text in zip(roles, (bos, eos), strict=True):
+        if text is not None and backend.token_to_id(text) is None:
+            raise WeightError(
+                f"{config.path}: add_{role} is true, but the {role}, {text!r}, is not in tokenizer.json"
+            )
     add_affixes(backend, bos, eos)
 
 
-def _read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """The template of chat_template.jinja or tokenizer_config.json; of several the one named "default"."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template
+def _read_chat_template(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    except UnicodeError as error:
+        raise WeightError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise WeightError(f"{path} is not a JSON object: {error}") from error
-
-
-def _token_text(entry: Any) -> str | None:
-    """A token is written as its text or as an object that holds it."""
-    return entry.get("content") if isinstance(entry, dict) else entry
-
-
-def _token_id(backend: tokenizers.Tokenizer, text: str | None) -> int | None:
-    return None if text is None else backend.token_to_id(text)
-
-
-def _unique(*token_ids: int | None) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(token_id for token_id in token_ids if token_id is not None))
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise WeightError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise WeightError(f"{path} holds {reprlib.repr(content)}; it must be a JSON object")
+    return content

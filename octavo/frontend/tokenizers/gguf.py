@@ -1,5 +1,7 @@
 """A whole tokenizer from the metadata of a GGUF file."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Byte-level BPE from a GGUF file (`tokenizer.ggml.model` = "gpt2"): the merges are in the file."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

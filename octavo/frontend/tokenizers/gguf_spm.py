@@ -5,6 +5,8 @@ SentencePiece joins, again and again, the two neighbours whose union is the toke
 the ways to cut each token in two tokens, ranked by the score of the whole.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What every source of a tokenizer (GGUF metadata, a Hugging Face folder) has to deliver."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 

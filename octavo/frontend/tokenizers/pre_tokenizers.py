@@ -6,6 +6,8 @@ Unicode normalization that the model's authors published. A name it does not kno
 would give wrong ids in silence.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from tokenizers import Regex, normalizers, pre_tokenizers

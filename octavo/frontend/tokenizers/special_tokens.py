@@ -1,5 +1,7 @@
 """Finding the texts of special tokens inside a text, the way the tokenizer itself finds them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property

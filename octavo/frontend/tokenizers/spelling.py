@@ -4,6 +4,8 @@ What a tokenizer does when it decodes is read off its decoder, so a Hugging Face
 its `tokenizer.json`.
 """
 
+from __future__ import annotations
+
 import json
 from typing import Any, Protocol
 
