@@ -20,10 +20,12 @@ DEFAULT_MODEL = "smollm2"
 
 AUTO: Literal["auto"] = "auto"
 
+MOST = 2**53  # of any number: more than any machine has
+
 _SIZE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
-def _setting(default: Any, help: str, least: float | None = None, most: float | None = None) -> Any:
+def _setting(default: Any, help: str, least: float = 0, most: float = MOST) -> Any:
     """A field with what its flag says of it, and the smallest and greatest number it may be."""
     return field(default=default, metadata={"help": help, "least": least, "most": most})
 
@@ -45,7 +47,7 @@ class ModelConfig:
         "take the names of control tokens in chat messages for those tokens (unsafe: a user can forge turns)",
     )
     max_model_len: int | Literal["auto"] | None = _setting(
-        None, "most tokens of a sequence, prompt and output together; auto = what the cache can hold", least=1
+        None, "most tokens of a sequence, prompt and output together; auto = what the cache can hold", least=2
     )
     max_logprobs: int = _setting(20, "most logprobs a request may ask for; -1 = no limit", least=-1)
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"] = _setting(
@@ -75,7 +77,7 @@ class SchedulerConfig:
     """How requests share steps."""
 
     max_num_batched_tokens: int = _setting(2048, "most tokens a step runs", least=1)
-    max_num_seqs: int = _setting(256, "most requests that run at once", least=1)
+    max_num_seqs: int = _setting(256, "most requests that run at once", least=1, most=2**16)
     enable_chunked_prefill: bool = _setting(True, "let a long prompt be spread over several steps")
     long_prefill_token_threshold: int | None = _setting(
         None,
@@ -141,29 +143,29 @@ class Setting(NamedTuple):
         )
         if match is None or int not in self.kinds:
             return value
-        return int(float(match[1]) * _SIZE_UNITS[match[2] or ""])
+        unit = _SIZE_UNITS[match[2] or ""]
+        return int(match[1]) * unit if match[1].isdigit() else int(float(match[1]) * unit)
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, saying what is allowed, for a value that is not."""
-        least, most = self.field.metadata["least"], self.field.metadata["most"]
-        for kind in self.kinds:
-            if get_origin(kind) is Literal and value in get_args(kind):
-                return
-            # To Python True is a number and 1 is a float; here only the latter holds.
-            fits = type(value) is kind or (kind is float and type(value) is int)
-            if (
-                fits
-                and (least is None or kind is NoneType or least <= value)
-                and (most is None or value <= most)
-            ):
-                return
-        raise ConfigError(f"{name} is {value!r}; it must be {self._describe_allowed(value)}")
+        if not any(self._allows(kind, value) for kind in self.kinds):
+            raise ConfigError(f"{name} is {value!r:.80}; it must be {self._describe_allowed(value)}")
+
+    def _allows(self, kind: Any, value: Any) -> bool:
+        if get_origin(kind) is Literal:
+            return value in get_args(kind)
+        # To Python True is a number and 2 no float; here it is the other way round.
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            return False
+        return (
+            kind not in (int, float) or self.field.metadata["least"] <= value <= self.field.metadata["most"]
+        )
 
     def _describe_allowed(self, value: Any) -> str:
         """What is allowed, in words for someone who gave `value`."""
         least, most = self.field.metadata["least"], self.field.metadata["most"]
-        limits = "" if least is None else f" of at least {least}"
-        limits += "" if most is None else f" and at most {most}"
+        too_large = type(value) in (int, float) and value > most
+        limits = f" of at least {least}" + (f" and at most {most}" if most < MOST or too_large else "")
         units = " (4096, 32k and 2GiB are numbers)" if isinstance(value, str) else ""
         words = {
             bool: "true or false",

@@ -37,7 +37,7 @@ class ModelNotFoundError(OctavoError, FileNotFoundError):
 
 
 class DownloadError(OctavoError, RuntimeError):
-    """A model that could not be brought here: no network, permission or space. The message says what to do."""
+    """A model that cannot be fetched, for want of network, permission or space. The message says which."""
 
 
 class CapacityError(OctavoError, MemoryError):

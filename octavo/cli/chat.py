@@ -19,7 +19,7 @@ from octavo.cli.flags import (
 )
 from octavo.cli.line_input import ReadLine, line_reader, read_message
 from octavo.config import DEFAULT_MODEL
-from octavo.errors import EngineDeadError, OctavoError, UnsupportedError
+from octavo.errors import OctavoError, UnsupportedError
 
 if TYPE_CHECKING:
     from octavo.cli.session import Answer, Session
@@ -108,8 +108,6 @@ class Chat:
         """Put `question` to the model and show the answer; remember both and return True if there is one."""
         try:
             answer = self._answer(question)
-        except EngineDeadError:
-            raise
         except OctavoError as error:
             _note(f"octavo: error: {error}")
             return False

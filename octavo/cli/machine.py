@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from octavo.worker.memory import free_memory_bytes
+from octavo.worker.memory import (
+    available_memory_bytes,
+    control_group_folders,
+    free_memory_bytes,
+    total_memory_bytes,
+)
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
@@ -62,9 +67,6 @@ def read_machine(proc: Path = PROC, cgroup: Path = CGROUP) -> Machine:
     cpu_model, names = (
         parse_sysctl(_sysctl()) if sys.platform == "darwin" else parse_cpuinfo(_read(proc / "cpuinfo"))
     )
-    physical_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = _parse_meminfo(_read(proc / "meminfo"))
-    free_bytes = free_memory_bytes(proc, cgroup)
     return Machine(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu_model=cpu_model or platform.processor() or "unknown",
@@ -72,9 +74,9 @@ def read_machine(proc: Path = PROC, cgroup: Path = CGROUP) -> Machine:
         num_cpus=os.cpu_count() or 1,
         num_usable_cpus=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         cpu_quota=min(_cpu_quotas(proc, cgroup), default=None),
-        memory_bytes=meminfo.get("MemTotal", physical_bytes),
-        available_memory_bytes=meminfo.get("MemAvailable", free_bytes),
-        free_memory_bytes=free_bytes,
+        memory_bytes=total_memory_bytes(proc),
+        available_memory_bytes=available_memory_bytes(proc),
+        free_memory_bytes=free_memory_bytes(proc, cgroup),
     )
 
 
@@ -104,30 +106,13 @@ def _sysctl() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def _parse_meminfo(text: str) -> dict[str, int]:
-    """Amounts in bytes, by their names in /proc/meminfo."""
-    found = {}
-    for line in text.splitlines():
-        name, _, amount = line.partition(":")
-        if amount.endswith(" kB"):
-            found[name] = int(amount.split()[0]) * 1024
-    return found
-
-
 def _cpu_quotas(proc: Path, cgroup: Path) -> Iterator[float]:
     """The limits of the process's control group (version 2 or 1) and of those above it, in processors."""
-    for line in _read(proc / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = cgroup / "cpu" if controllers else cgroup
-        own = root / path.lstrip("/")
-        for folder in (own, *own.parents):
-            if folder == root or root in folder.parents:
-                files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-                limit = " ".join(_read(folder / file) for file in files).split()
-                if len(limit) == 2 and limit[0].isdigit():  # "max" and "-1" are no limit
-                    yield int(limit[0]) / int(limit[1])
+    for folder, version in control_group_folders("cpu", proc, cgroup):
+        files = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        limit = " ".join(_read(folder / file) for file in files).split()
+        if len(limit) == 2 and limit[0].isdigit():  # "max" and "-1" are no limit
+            yield int(limit[0]) / int(limit[1])
 
 
 def _read(path: Path) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from octavo.backends.backend import Backend
-from octavo.config import EngineConfig
+from octavo.config import AUTO, EngineConfig, SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.executor import InprocExecutor
 from octavo.engine.features import FEATURES, Parts
-from octavo.errors import ConfigError
+from octavo.errors import CapacityError, ConfigError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.kv_cache.layout import check_fits, plan_kv_cache
 from octavo.models.load import open_model
@@ -32,11 +33,16 @@ def build_engine(
     CapacityError, WeightError or UnsupportedError, each saying what to change.
     """
     model = open_model(model_path)
+    longest = _longest_sequence(config, model.spec)
     vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
     backend = _make_backend(config, vocab_size)
     backend.load_model(model)
-    kv_config = _plan_kv_cache(config, model.attention_layers, backend.kv_element_bytes)
-    max_model_len = _choose_max_model_len(config, model.spec, kv_config)
+    kv_config = _plan_kv_cache(config, model.attention_layers, backend.kv_element_bytes, longest)
+    max_model_len = longest
+    if config.model.max_model_len == AUTO:
+        max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
+    check_fits(kv_config, max_model_len)
+    _check_chunking(config.scheduler, max_model_len)
     backend.allocate_kv_cache(kv_config)
 
     parts = Parts(config, backend, vocab_size)
@@ -44,7 +50,7 @@ def build_engine(
     extensions = [feature.make_extension(parts) for feature in features if feature.make_extension]
     constraints = [feature.make_constraint(parts) for feature in features if feature.make_constraint]
 
-    input_batch = InputBatch(config.scheduler.max_num_seqs, max_model_len, vocab_size, kv_config)
+    input_batch = _make_input_batch(config.scheduler.max_num_seqs, max_model_len, vocab_size, kv_config)
     executor = InprocExecutor(ModelRunner(backend, input_batch, extensions))
     kv_cache = KVCacheManager(kv_config, config.cache.enable_prefix_caching)
     scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints)
@@ -66,34 +72,50 @@ def _make_backend(config: EngineConfig, num_token_ids: int) -> Backend:
     return ReferenceBackend(Sampler(num_token_ids, config.model.logprobs_mode))
 
 
-def _plan_kv_cache(
-    config: EngineConfig, layers: tuple[AttentionLayer, ...], element_bytes: int
-) -> KVCacheConfig:
-    block_size = config.cache.block_size
-    specs = [
-        FullAttentionSpec(block_size, layer.num_kv_heads, layer.head_size, element_bytes) for layer in layers
-    ]
-    return plan_kv_cache(specs, kv_cache_bytes(config.cache), config.cache.num_blocks_override)
-
-
-def _choose_max_model_len(config: EngineConfig, spec: ModelSpec, kv_config: KVCacheConfig) -> int:
-    """The longest sequence to serve. Raises ConfigError or CapacityError for one that cannot be."""
-    wanted, longest = config.model.max_model_len, spec.max_position_embeddings
-    if wanted is None:
-        wanted = longest
-    if isinstance(wanted, str):
-        wanted = max(min(longest, kv_config.max_num_tokens), 1)
-    if wanted > longest:
-        raise ConfigError(f"max_model_len is {wanted}; {spec.name} was made for at most {longest} tokens")
-    check_fits(kv_config, wanted)
-    _check_chunking(config, wanted)
+def _longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
+    """The longest sequence wanted, memory permitting. Raises ConfigError for more than the model can."""
+    wanted = config.model.max_model_len
+    if wanted is None or wanted == AUTO:
+        return spec.max_position_embeddings
+    if wanted > spec.max_position_embeddings:
+        raise ConfigError(
+            f"max_model_len is {wanted}; {spec.name} was made for at most "
+            f"{spec.max_position_embeddings} tokens"
+        )
     return wanted
 
 
-def _check_chunking(config: EngineConfig, max_model_len: int) -> None:
-    budget = config.scheduler.max_num_batched_tokens
-    if not config.scheduler.enable_chunked_prefill and budget < max_model_len:
+def _plan_kv_cache(
+    config: EngineConfig, layers: tuple[AttentionLayer, ...], element_bytes: int, longest: int
+) -> KVCacheConfig:
+    """The cache that was asked for, or of a share of the memory, but not larger than could ever be used."""
+    cache = config.cache
+    specs = [
+        FullAttentionSpec(cache.block_size, each.num_kv_heads, each.head_size, element_bytes)
+        for each in layers
+    ]
+    planned = plan_kv_cache(specs, kv_cache_bytes(cache), cache.num_blocks_override)
+    if cache.kv_cache_memory is not None or cache.num_blocks_override is not None:
+        return planned
+    most = 1 + config.scheduler.max_num_seqs * planned.num_blocks_for(longest)
+    return replace(planned, num_blocks=min(planned.num_blocks, most))
+
+
+def _make_input_batch(
+    num_rows: int, max_model_len: int, vocab_size: int, kv_config: KVCacheConfig
+) -> InputBatch:
+    try:
+        return InputBatch(num_rows, max_model_len, vocab_size, kv_config)
+    except MemoryError as error:
+        raise CapacityError(
+            f"max_num_seqs={num_rows} requests of max_model_len={max_model_len} tokens are more than memory "
+            "can keep account of; lower one of them"
+        ) from error
+
+
+def _check_chunking(config: SchedulerConfig, max_model_len: int) -> None:
+    if not config.enable_chunked_prefill and config.max_num_batched_tokens < max_model_len:
         raise ConfigError(
-            f"max_num_batched_tokens is {budget}; without chunked prefill it must be at least max_model_len, "
-            f"{max_model_len}, or a long prompt could never run"
+            f"max_num_batched_tokens is {config.max_num_batched_tokens}; without chunked prefill it must be "
+            f"at least max_model_len, {max_model_len}, or a long prompt could never run"
         )

@@ -1,25 +1,32 @@
-"""Conversations to prompts: rendering a model's chat template and tokenizing what it writes."""
+"""Conversations to prompts: a model's chat template, from the messages of a request to token ids.
+
+On the way the request is brought into one shape (`conversation`), the control tokens that its texts spell are
+made unrecognizable (`stand_ins`), the template is run (`template_engine`), and what it wrote is divided into
+control tokens and plain text, and tokenized.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from octavo.errors import ConfigError, RequestError
-from octavo.frontend.conversation import normalize_messages
-from octavo.frontend.stand_ins import StandIns, texts_in, unused_characters
-from octavo.frontend.template_engine import render_template
+from octavo.frontend.conversation import normalize_variables
+from octavo.frontend.stand_ins import ControlTokenEdges, StandIns, texts_in, unused_characters
+from octavo.frontend.template_engine import JinjaTemplate
 from octavo.frontend.tokenizer import Tokenizer
 
 
 class ChatTemplate:
-    """The chat template of a model, or `source` in its place.
+    """The chat template of a model, or `source` in its place; compiled on first use.
 
-    Messages are objects with a role and a content, as in the OpenAI API; `normalize_messages` says what is
+    Messages are objects with a role and a content, as in the OpenAI API; `normalize_variables` says what is
     allowed in them. Every method raises RequestError for a conversation that cannot be rendered.
 
-    The text of a control token in a message is tokenized as text, unless `allow_special_tokens_in_content`.
+    What spells a control token in a request is tokenized as text, within the limits that `stand_ins` states.
+    With `allow_special_tokens_in_content` it becomes that token, so that any message can forge turns.
     """
 
     def __init__(
@@ -43,7 +50,7 @@ class ChatTemplate:
         if not path.is_file():
             raise ConfigError(
                 f"chat_template is {setting!r}, which is no file, and no Jinja template either: it has no "
-                "{{ or {%. Give the path of a template file, or the text of a template."
+                "{{ or {%; give the path of a template file, or the text of a template"
             )
         return cls(tokenizer, path.read_text(encoding="utf-8"), allow_special_tokens_in_content)
 
@@ -61,9 +68,8 @@ class ChatTemplate:
         ends it with the exact text of the last message, for the model to go on from there, and excludes the
         former. `variables` are for the template: `tools`, `documents` and whatever else it knows.
         """
-        variables["add_generation_prompt"] = add_generation_prompt
-        prepared, end_mark = self._prepare(messages, variables, continue_final_message)
-        return self._write(prepared, end_mark)
+        variables |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        return self._write(_prepare(variables, continue_final_message), continue_final_message)
 
     def encode_chat(
         self,
@@ -75,16 +81,16 @@ class ChatTemplate:
     ) -> list[int]:
         """The prompt as token ids, with exactly one BOS where the model wants one; arguments as for `render`.
 
-        The text of a control token in the request stays text, so that no message can forge a turn; the
-        template sees it with its first character exchanged.
+        The template sees what spells a control token in the request with its first and last characters
+        exchanged, unless that is allowed.
         """
-        variables["add_generation_prompt"] = add_generation_prompt
-        prepared, end_mark = self._prepare(messages, variables, continue_final_message)
-        stand_ins = StandIns(prepared, self._template, self._tokenizer.special_tokens)
+        variables |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        prepared = _prepare(variables, continue_final_message)
+        stand_ins = StandIns(prepared, self._template.source, self._edges)
         if self._allow_special_tokens or not stand_ins:
-            text = self._write(prepared, end_mark)
+            text = self._write(prepared, continue_final_message)
             return self._with_one_bos(self._tokenizer.encode(text, add_special_tokens=False))
-        text = self._write(stand_ins.replace(prepared), end_mark)
+        text = self._write(stand_ins.replace(prepared), continue_final_message)
         segments: list[str | int] = []
         written = 0
         for start, end, token_id in self._tokenizer.special_tokens.find(text):
@@ -93,41 +99,32 @@ class ChatTemplate:
         segments.append(stand_ins.restore(text[written:]))
         return self._with_one_bos(self._tokenizer.encode_segments(segments))
 
-    @property
-    def _template(self) -> str:
+    @cached_property
+    def _template(self) -> JinjaTemplate:
         if self._source is None:
             raise RequestError(
-                "This model has no chat template, so messages cannot be turned into a prompt. Give one by "
-                "the setting chat_template (--chat-template FILE, in Jinja), or send a ready prompt instead.",
+                "the model has no chat template, so messages cannot be turned into a prompt; give one by the "
+                "setting chat_template (--chat-template FILE, in Jinja), or send a ready prompt instead",
                 param="messages",
             )
-        return self._source
+        return JinjaTemplate(self._source)
 
-    def _prepare(
-        self, messages: Sequence[Mapping[str, Any]], variables: dict[str, Any], continue_final_message: bool
-    ) -> tuple[dict[str, Any], str]:
-        """The variables of the rendering, and the mark after the message to continue ("" for none)."""
-        prepared = {"tools": None, "documents": None, **variables, "messages": normalize_messages(messages)}
+    @cached_property
+    def _edges(self) -> ControlTokenEdges:
+        return ControlTokenEdges(self._tokenizer)
+
+    def _write(self, variables: dict[str, Any], continue_final_message: bool) -> str:
+        """Render, and cut what the template writes after the text of a final message to be continued."""
+        variables = {**self._tokenizer.role_texts, **variables}
         if not continue_final_message:
-            return prepared, ""
-        if variables["add_generation_prompt"]:
-            raise RequestError(
-                "continue_final_message and add_generation_prompt exclude each other; set one to false.",
-                param="continue_final_message",
-            )
-        end_mark = next(unused_characters((self._template, *texts_in(prepared))))
-        prepared["messages"][-1]["content"] += end_mark
-        return prepared, end_mark
-
-    def _write(self, variables: Mapping[str, Any], end_mark: str) -> str:
-        """Render, and cut what the template writes after `end_mark`, where there is one."""
-        text = render_template(self._template, {**self._tokenizer.role_texts, **variables})
-        if not end_mark:
-            return text
-        before, mark, _ = text.rpartition(end_mark)
+            return self._template.render(variables)
+        end_mark = next(unused_characters((self._template.source, *texts_in(variables))))
+        *earlier, last = variables["messages"]
+        variables["messages"] = [*earlier, {**last, "content": last["content"] + end_mark}]
+        before, mark, _ = self._template.render(variables).rpartition(end_mark)
         if not mark:
             raise RequestError(
-                "continue_final_message is set, but the chat template leaves out the final message's text.",
+                "continue_final_message is set, but the chat template leaves out the final message's text",
                 param="continue_final_message",
             )
         return before.replace(end_mark, "")
@@ -139,3 +136,13 @@ class ChatTemplate:
             return token_ids
         start = next((i for i, token_id in enumerate(token_ids) if token_id != bos_token_id), len(token_ids))
         return [bos_token_id, *token_ids[start:]]
+
+
+def _prepare(variables: dict[str, Any], continue_final_message: bool) -> dict[str, Any]:
+    """The variables as the template takes them, apart from the tokenizer's own."""
+    if continue_final_message and variables["add_generation_prompt"]:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt exclude each other; set one to false",
+            param="continue_final_message",
+        )
+    return normalize_variables({"tools": None, "documents": None, **variables})

@@ -2,8 +2,9 @@
 
 The text is decoded from the bytes of the tokens by one incremental UTF-8 decoder, so it does not depend on
 how the tokens are divided over steps, and no token is ever decoded twice. Stop strings are searched in new
-text and as much before it as a stop string can reach back. Every step costs the same, however long the output
-has become.
+text and as much before it as a stop string can reach back. So what a step costs does not depend on how long
+the output has become, except that all of the text, where all of it is asked for (CUMULATIVE outputs), is
+joined anew each time.
 """
 
 from __future__ import annotations

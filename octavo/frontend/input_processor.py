@@ -80,8 +80,8 @@ class InputProcessor:
         for field, feature in required_features(params).items():
             if feature not in self.info.features:
                 raise UnsupportedError(
-                    f"{field} is {getattr(params, field)!r}, which needs the feature {feature!r}; this "
-                    f"engine has {', '.join(sorted(self.info.features)) or 'no optional features'}"
+                    f"{field} is {getattr(params, field)!r}, which needs the feature {feature!r}, and this "
+                    f"engine is built without it; leave {field} out"
                 )
         params.check_against(self.info.vocab_size, self.info.max_logprobs)
         if isinstance(priority, bool) or not isinstance(priority, int):

@@ -10,11 +10,12 @@ from types import FrameType
 
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+def deferred_interrupt(announce: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
     """Hold back Ctrl-C; the callable yielded says whether there was one, to be asked between steps.
 
-    A second Ctrl-C is not held back: a step over a long prompt may be slow. Python's own handling is put back
-    at the end, and is left alone outside the main thread and where the program has a handler of its own.
+    `announce` is called when it comes. A second Ctrl-C is not held back: a step over a long prompt may be
+    slow. Python's own handling is put back at the end, and is left alone outside the main thread and where
+    the program has a handler of its own.
     """
     interrupted = False
 
@@ -23,6 +24,7 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         if interrupted:
             raise KeyboardInterrupt
         interrupted = True
+        announce()
 
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

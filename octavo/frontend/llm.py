@@ -91,8 +91,25 @@ class LLM:
         Control tokens inside a message's content are plain text: nobody can forge a turn. Raises RequestError
         for a conversation that the model's chat template refuses, with the template's own words.
         """
+        given: Any = messages
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise RequestError(
+                f"messages is a {type(given).__name__}; it must be a list of messages, or of such lists",
+                "messages",
+            )
         if not messages:
             raise RequestError("messages is empty; a conversation has at least one message", "messages")
+        variables = dict(chat_template_kwargs or {})
+        if taken := variables.keys() & {
+            "messages",
+            "tools",
+            "add_generation_prompt",
+            "continue_final_message",
+        }:
+            raise RequestError(
+                f"chat_template_kwargs holds {', '.join(sorted(taken))}; give that as an argument of its own",
+                "chat_template_kwargs",
+            )
         one = isinstance(messages[0], Mapping)
         conversations = cast("Sequence[Sequence[Message]]", [messages] if one else messages)
         prompts = [
@@ -101,7 +118,7 @@ class LLM:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 tools=tools,
-                **(chat_template_kwargs or {}),
+                **variables,
             )
             for conversation in conversations
         ]

@@ -13,7 +13,7 @@ from octavo.frontend.chat_template import ChatTemplate
 from octavo.frontend.input_processor import InputProcessor, ProcessedInput, Prompt
 from octavo.frontend.output_processor import OutputProcessor
 from octavo.frontend.tokenizer import Tokenizer
-from octavo.hub import resolve_model
+from octavo.hub import resolve_model, resolve_tokenizer
 from octavo.types.outputs import EngineInfo, RequestOutput
 from octavo.types.params import SamplingParams
 from octavo.weights.gguf import GGUFFile
@@ -33,8 +33,8 @@ class LLMEngine:
     def from_config(cls, config: EngineConfig) -> LLMEngine:
         """Find, fetch if need be, and load the configured model."""
         path = resolve_model(config.model.model, revision=config.model.revision)
-        tokenizer_path = resolve_model(config.model.tokenizer) if config.model.tokenizer else path
-        tokenizer = load_tokenizer(tokenizer_path)
+        other = config.model.tokenizer
+        tokenizer = load_tokenizer(path if other is None else resolve_tokenizer(other))
         chat_template = ChatTemplate.from_setting(
             config.model.chat_template, tokenizer, config.model.allow_special_tokens_in_content
         )

@@ -1,9 +1,12 @@
-"""Keeping the texts of control tokens that a user typed apart from the ones a chat template writes.
+"""Keeping the control tokens that a request's texts spell apart from the ones a chat template writes.
 
-After rendering, both look the same. So before it, the first character of every such text in the request is
-replaced by a stand-in, a character that occurs nowhere in the request or the template. What still reads as a
-control token in the rendered prompt was written by the template; the rest gets its characters back and is
-tokenized as plain text.
+After rendering, both look the same. So before it, those characters of the request with which a control token
+could start or end are replaced by stand-ins, characters that occur nowhere in the request or the template.
+What still reads as a control token in the rendered prompt starts and ends with characters of the template;
+the rest gets its characters back and is tokenized as plain text.
+
+Not covered are templates that change a text on its inside: `replace` or `lower` may make a control token of
+what was none. And one that writes both ends of a control token around a text gets it: '<|' + role + '|>'.
 """
 
 from __future__ import annotations
@@ -12,23 +15,35 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from octavo.errors import RequestError
+from octavo.frontend.tokenizer import Tokenizer
 from octavo.frontend.tokenizers.special_tokens import SpecialTokenFinder
 
 # Private use and unassigned characters first, for no template can mean anything by them.
 _CANDIDATES = range(0x10FFFD, 0xFFFF, -1)
 
 
+class ControlTokenEdges:
+    """Finds where control tokens start and end in a text, or would with the right text before or after it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        ids = filter(tokenizer.is_special, range(tokenizer.vocab_size))
+        self._starts = tokenizer.special_tokens
+        self._ends = SpecialTokenFinder({tokenizer.token_text(i)[::-1]: i for i in ids})
+
+    def find(self, text: str) -> list[int]:
+        """The positions of the first and last characters of control tokens, in ascending order."""
+        starts = self._starts.find_starts(text)
+        ends = (len(text) - 1 - position for position in self._ends.find_starts(text[::-1]))
+        return sorted({*starts, *ends})
+
+
 class StandIns:
-    """Replaces, in any nest of lists and objects, what could be read as (the start of) a control token.
+    """Replaces the edges of control tokens in a nest of lists and objects, which `template` will write."""
 
-    A text that breaks off inside a control token counts, so that two texts rendered side by side cannot make
-    one. Not covered is a template that itself writes the first half of a control token right before a text.
-    """
-
-    def __init__(self, value: Any, template: str, special_tokens: SpecialTokenFinder) -> None:
-        self._special_tokens = special_tokens
+    def __init__(self, value: Any, template: str, edges: ControlTokenEdges) -> None:
+        self._edges = edges
         texts = list(texts_in(value))
-        replaced = sorted({text[start] for text in texts for start in special_tokens.find_starts(text)})
+        replaced = sorted({text[position] for text in texts for position in edges.find(text)})
         unused = unused_characters((template, *texts)) if replaced else iter(())
         self._stand_in = {character: next(unused) for character in replaced}
         self._original = str.maketrans(
@@ -45,8 +60,8 @@ class StandIns:
             case str():
                 return self._replace_in(value)
             case dict():
-                return {self.replace(key): self.replace(item) for key, item in value.items()}
-            case list() | tuple():
+                return {self._replace_in(key): self.replace(item) for key, item in value.items()}
+            case list():
                 return [self.replace(item) for item in value]
         return value
 
@@ -55,21 +70,17 @@ class StandIns:
         return text.translate(self._original)
 
     def _replace_in(self, text: str) -> str:
-        pieces: list[str] = []
-        end = 0
-        for start in self._special_tokens.find_starts(text):
-            pieces += text[end:start], self._stand_in[text[start]]
-            end = start + 1
-        return "".join((*pieces, text[end:]))
+        characters = list(text)
+        for position in self._edges.find(text):
+            characters[position] = self._stand_in[text[position]]
+        return "".join(characters)
 
 
 def unused_characters(texts: Iterable[str]) -> Iterator[str]:
     """Characters that occur in none of `texts`. Raises RequestError where there is none left."""
     used = set[str]().union(*texts)
     yield from (character for character in map(chr, _CANDIDATES) if character not in used)
-    raise RequestError(
-        "The request holds every character of the supplementary planes of Unicode.", param="messages"
-    )
+    raise RequestError("the request holds every character of the supplementary planes of Unicode", "messages")
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -78,9 +89,8 @@ def texts_in(value: Any) -> Iterator[str]:
         case str():
             yield value
         case dict():
-            for key, item in value.items():
-                yield from texts_in(key)
-                yield from texts_in(item)
-        case list() | tuple():
+            yield from value
+            yield from texts_in(list(value.values()))
+        case list():
             for item in value:
                 yield from texts_in(item)

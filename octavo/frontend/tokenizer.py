@@ -73,10 +73,6 @@ class Tokenizer:
         """
         return self._encode(self._backend, text, add_special_tokens)
 
-    def encode_plain(self, text: str) -> list[int]:
-        """Ids of `text` as nothing but text: no special token is found in it or put around it."""
-        return self._encode_without_special(self._plain_backend, text)
-
     def encode_segments(self, segments: Sequence[str | int]) -> list[int]:
         """Ids of a text given in pieces: a string is plain text, an integer is the id of a special token."""
         ids: list[int] = []
@@ -127,7 +123,7 @@ class Tokenizer:
         token = self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         if token is None:
             raise RequestError(
-                f"{token_id} is not a token id; this model's ids are 0 to {self.vocab_size - 1}."
+                f"{token_id} is not a token id; this model's ids are 0 to {self.vocab_size - 1}"
             )
         return self._spelling.to_bytes(token, token_id in self._added)
 
@@ -163,7 +159,7 @@ class Tokenizer:
             return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
         except (TypeError, UnicodeError) as error:
             raise RequestError(
-                f"The text is not valid Unicode, so it cannot be tokenized: {error}"
+                f"the text is not valid Unicode, so it cannot be tokenized: {error}"
             ) from error
 
     def _encode_without_special(self, backend: tokenizers.Tokenizer, text: str) -> list[int]:

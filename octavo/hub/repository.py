@@ -26,10 +26,10 @@ from octavo.hub.selection import Select, Selection, complete_shards
 def fetch_repository(reference: str, *, select: Select, revision: str | None, offline: bool) -> Path:
     """Bring what `select` picks of `org/name` or `org/name:CHOICE` here; its folder, or the GGUF file in it.
 
-    With `offline`, and where the hub does not say what it has, a cached snapshot is used if it is whole.
-    Raises ModelNotFoundError when there is no such repository, revision or file, or with `offline` none in
-    the cache; DownloadError, with the cause, when the hub refuses or cannot be reached or the files cannot be
-    stored.
+    With `offline`, and where the hub does not say what it has (HF_HUB_OFFLINE=1 silences it, too), a cached
+    snapshot is used if it is whole. Raises ModelNotFoundError when there is no such repository, revision or
+    file, or with `offline` none in the cache; DownloadError, with the cause, when the hub refuses or cannot
+    be reached, or the files cannot be stored.
     """
     repo_id, _, choice = reference.partition(":")
     if offline:

@@ -30,8 +30,7 @@ def check_fits(config: KVCacheConfig, max_model_len: int) -> None:
     """Raise CapacityError, saying what does fit, unless a sequence of `max_model_len` tokens does."""
     if config.max_num_tokens >= max_model_len:
         return
-    num_needed = 1 + sum(-(-max_model_len // group.spec.block_size) for group in config.groups)
-    needed = KVCacheConfig(num_needed, config.groups)
+    needed = KVCacheConfig(1 + config.num_blocks_for(max_model_len), config.groups)
     fitting = config.max_num_tokens
     other_way = f", or set max_model_len to at most {fitting} or to 'auto'" if fitting else ""
     raise CapacityError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from octavo.errors import WeightError
 from octavo.models.keys import Keys
 from octavo.models.registry import find_architecture
 from octavo.models.rope import LinearScaling, NoScaling, RopeScaling, RopeSpec, YarnScaling, yarn_magnitude
@@ -36,6 +37,11 @@ def spec_from_gguf(metadata: Mapping[str, Any], source: WeightSource) -> ModelSp
     head_size = keys.integer("attention.key_length", default=hidden_size // num_heads)
     keys.accept("attention.value_length", head_size)
     max_position_embeddings = keys.integer("context_length")
+    embedding = source.get(tensor_name("gguf", "embedding"))
+    if len(embedding.shape) != 2:
+        raise WeightError(
+            f"tensor {embedding.name!r} has shape {embedding.shape}; it must be [vocabulary, hidden size]"
+        )
 
     def has(role: str, kind: str) -> bool:
         return tensor_name("gguf", role, kind=kind) in source
@@ -50,7 +56,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], source: WeightSource) -> ModelSp
         num_heads=num_heads,
         num_kv_heads=keys.integer("attention.head_count_kv", default=num_heads),
         head_size=head_size,
-        vocab_size=source.get(tensor_name("gguf", "embedding")).shape[0],
+        vocab_size=embedding.shape[0],
         max_position_embeddings=max_position_embeddings,
         rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         rope=RopeSpec(

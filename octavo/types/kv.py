@@ -40,6 +40,10 @@ class KVCacheConfig:
     num_blocks: int
     groups: tuple[KVCacheGroup, ...]
 
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that one sequence of `num_tokens` takes."""
+        return sum(-(-num_tokens // group.spec.block_size) for group in self.groups)
+
     @property
     def max_num_tokens(self) -> int:
         """The longest sequence that the whole cache can hold."""

@@ -3,7 +3,6 @@
 A value is checked when it is created, field by field against the rule in the field's annotation and then for
 fields that contradict each other; what is left is right in itself. Whether it fits a model is asked of
 `check_against`, and whether the engine has the features it needs is seen from `required_features`.
-`field_help` gives each field's description.
 """
 
 from __future__ import annotations
@@ -307,11 +306,6 @@ def required_features(params: SamplingParams) -> dict[str, str]:
     return {
         name: feature for name, feature in FIELD_FEATURES.items() if getattr(params, name) != defaults[name]
     }
-
-
-def field_help(kind: type[msgspec.Struct] = SamplingParams) -> dict[str, str]:
-    """Each field's name → its description in a line, for SamplingParams or a Struct within it."""
-    return {field.name: field.help for field in field_rules(kind)}
 
 
 def _refuse_if(contradiction: bool, message: str) -> None:

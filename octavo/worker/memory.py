@@ -17,6 +17,12 @@ from octavo.errors import CapacityError
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 
+# Files of a control group, by its version.
+_LIMIT_AND_USAGE = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    2: ("memory.max", "memory.current"),
+}
+
 
 def kv_cache_bytes(config: CacheConfig) -> int:
     """Bytes the KV cache may take. Raises CapacityError when more is asked for than is free."""
@@ -27,31 +33,71 @@ def kv_cache_bytes(config: CacheConfig) -> int:
     if config.kv_cache_memory > free:
         raise CapacityError(
             f"kv_cache_memory is {config.kv_cache_memory / 2**20:.0f} MiB, and only "
-            f"{free / 2**20:.0f} MiB of memory are free"
+            f"{free / 2**20:.0f} MiB of memory are free; lower it"
         )
     return config.kv_cache_memory
 
 
 def free_memory_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
     """Bytes this process can still get without swapping, on this machine and in its control group."""
-    return min([_machine_available(proc), *_cgroup_headrooms(proc, cgroup)])
+    return min([available_memory_bytes(proc), *_cgroup_headrooms(proc, cgroup)])
 
 
-def _machine_available(proc: Path) -> int:
-    try:
-        for line in (proc / "meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+def available_memory_bytes(proc: Path = _PROC) -> int:
+    """Bytes this machine can still give to all of its processes without swapping."""
+    available = _meminfo_bytes(proc, "MemAvailable")
     # No /proc (macOS): half of what is installed is a cautious guess at what is available.
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return total_memory_bytes(proc) // 2 if available is None else available
+
+
+def total_memory_bytes(proc: Path = _PROC) -> int:
+    """Bytes of memory this machine has."""
+    total = _meminfo_bytes(proc, "MemTotal")
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if total is None else total
+
+
+def control_group_folders(
+    controller: str, proc: Path = _PROC, cgroup: Path = _CGROUP
+) -> list[tuple[Path, int]]:
+    """The folders of the control groups that `controller` limits this process by, and the version of each.
+
+    The process's own group comes first, then those above it.
+    """
+    folders = []
+    for line in _lines(proc / "self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, version = cgroup, 2
+        elif controller in controllers.split(","):
+            root, version = cgroup / controller, 1
+        else:
+            continue
+        own = root / path.lstrip("/")
+        above = [parent for parent in own.parents if parent == root or root in parent.parents]
+        folders += [(folder, version) for folder in (own, *above)]
+    return folders
+
+
+def _meminfo_bytes(proc: Path, name: str) -> int | None:
+    for line in _lines(proc / "meminfo"):
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file, none where there is no file."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _cgroup_headrooms(proc: Path, cgroup: Path) -> list[int]:
     """Bytes left in the process's control group and in each above it, for those with a limit."""
     headrooms = []
-    for folder, limit_name, usage_name in _cgroup_folders(proc, cgroup):
+    for folder, version in control_group_folders("memory", proc, cgroup):
+        limit_name, usage_name = _LIMIT_AND_USAGE[version]
         try:
             limit = (folder / limit_name).read_text().strip()
             used = int((folder / usage_name).read_text())
@@ -61,26 +107,6 @@ def _cgroup_headrooms(proc: Path, cgroup: Path) -> list[int]:
         if limit.isdigit():  # "max" = no limit
             headrooms.append(max(int(limit) - (used - reclaimable), 0))
     return headrooms
-
-
-def _cgroup_folders(proc: Path, cgroup: Path) -> list[tuple[Path, str, str]]:
-    try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    folders = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, names = cgroup, ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            root, names = cgroup / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        own = root / path.lstrip("/")
-        above = [parent for parent in own.parents if parent == root or root in parent.parents]
-        folders += [(folder, *names) for folder in (own, *above)]
-    return folders
 
 
 def _inactive_file_bytes(stat: Path) -> int:

@@ -62,7 +62,7 @@ def test_sampling_goes_through_the_sampler(backend: ReferenceBackend, model: Mod
     assert np.array_equal(backend.sample(logits, greedy).sampled_token_ids, likeliest)
 
 
-def test_logprobs_of_given_tokens(backend: ReferenceBackend, model: Model) -> None:
+def test_logprobs_of_given_tokens_are_those_of_the_softmax(backend: ReferenceBackend, model: Model) -> None:
     logits = whole_prompt_logits(backend, model, np.arange(3))
     exact = logits.astype(np.float64) - np.log(np.exp(logits.astype(np.float64)).sum(axis=1, keepdims=True))
     found = backend.gather_logprobs(logits, np.array([5, 6, 7]), 2)

@@ -37,7 +37,7 @@ def test_embedding_takes_rows() -> None:
     assert np.array_equal(make_ops(table).embedding(np.array([3, 9, 3], np.int32), table), array[[3, 9, 3]])
 
 
-def test_rms_norm() -> None:
+def test_rms_norm_divides_rows_by_their_root_mean_square() -> None:
     x, array = random_array(5, 24), random_array(24, seed=1)
     weight = make_weight(array)
     wide = x.astype(np.float64)
@@ -87,7 +87,7 @@ def test_rope_turns_pairs_as_complex_numbers(style: RopeStyle, num_pairs: int) -
     assert np.array_equal(y[..., 2 * num_pairs :], x[..., 2 * num_pairs :])
 
 
-def test_silu_and_mul() -> None:
+def test_silu_and_mul_gates_the_second_half_by_the_first() -> None:
     x = random_array(5, 24) * 8
     gate, up = x[:, :12].astype(np.float64), x[:, 12:]
     assert_close(make_ops().silu_and_mul(x), gate / (1 + np.exp(-gate)) * up)
@@ -104,7 +104,7 @@ LAYER = AttentionLayer(index=7, num_heads=6, num_kv_heads=2, head_size=8, scale=
 CONTEXTS = [6, 7, 1, 2, 3]
 
 
-def make_attention(causal: bool = True) -> tuple[ReferenceOps, np.ndarray, np.ndarray]:
+def make_attention() -> tuple[ReferenceOps, np.ndarray, np.ndarray]:
     """Operations on a cache that holds the first request's 5 tokens, whose K and V are given as well."""
     spec = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, element_bytes=4)
     cache = KVCache(KVCacheConfig(4, (KVCacheGroup(spec, (7,)),)))
@@ -118,7 +118,6 @@ def make_attention(causal: bool = True) -> tuple[ReferenceOps, np.ndarray, np.nd
         positions=np.array([5, 6, 0, 1, 2]),
         is_prefilling=np.array([True, True]),
         num_common_prefix_blocks=0,
-        causal=causal,
     )
     return ReferenceOps(Parameters(()), cache, (metadata,)), k, v
 
@@ -132,14 +131,13 @@ def exact_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.concatenate(heads)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_attention_sees_each_requests_own_context(causal: bool) -> None:
-    ops, past_k, past_v = make_attention(causal)
+def test_attention_sees_each_requests_own_context() -> None:
+    ops, past_k, past_v = make_attention()
     q, k, v = random_array(5, 6, 8, seed=3), random_array(5, 2, 8, seed=4), random_array(5, 2, 8, seed=5)
     out = ops.attention(q, k, v, LAYER)
     all_k = [np.concatenate([past_k, k[:2]]), k[2:]]
     all_v = [np.concatenate([past_v, v[:2]]), v[2:]]
-    for token, context in enumerate(CONTEXTS if causal else [7, 7, 3, 3, 3]):
+    for token, context in enumerate(CONTEXTS):
         request = int(token >= 2)
         exact = exact_attention(q[token], all_k[request][:context], all_v[request][:context])
         assert_close(out[token], exact)

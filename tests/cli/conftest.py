@@ -38,7 +38,6 @@ class ScriptedCore:
             model_name="scripted",
             vocab_size=NUM_TOKENS,
             max_model_len=CONTEXT,
-            num_kv_cache_tokens=CONTEXT,
             max_logprobs=20,
             scheduling_policy="fcfs",
             features=frozenset(),

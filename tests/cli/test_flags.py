@@ -6,7 +6,8 @@ import pytest
 
 from octavo.cli.flags import SAMPLING_DEFAULTS, SAMPLING_FLAGS, sampling_params, spell_flag
 from octavo.config import EngineConfig, settings
-from octavo.types.params import SamplingParams, field_help
+from octavo.types.params import SamplingParams
+from octavo.types.rules import field_rules
 from tests.cli.conftest import Octavo, ScriptedCore
 
 
@@ -21,9 +22,10 @@ def test_every_setting_of_the_engine_is_a_flag_with_its_help(octavo: Octavo, com
 
 def test_every_sampling_flag_is_shown_with_its_help(octavo: Octavo) -> None:
     text = " ".join(octavo("run", "--help").stdout.split())
+    helps = {rule.name: rule.help for rule in field_rules(SamplingParams)}
     for name in SAMPLING_FLAGS:
         assert f"{spell_flag(name)} " in text
-        assert field_help()[name] in text
+        assert helps[name] in text
 
 
 def test_defaults_are_shown(octavo: Octavo) -> None:

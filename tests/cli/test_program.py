@@ -64,8 +64,8 @@ def test_the_version_is_the_packages(octavo: Octavo) -> None:
 def test_an_unknown_command_suggests_the_nearest(octavo: Octavo) -> None:
     result = octavo("cat")
     assert result.exit_code == 2
-    assert "No such command 'cat'. Did you mean 'chat'?" in result.stderr
-    assert "The commands are run, chat" in octavo("xyzzy").stderr
+    assert "there is no command 'cat'; did you mean 'chat'?" in result.stderr
+    assert "the commands are run, chat" in octavo("xyzzy").stderr
 
 
 def test_an_unknown_flag_suggests_the_nearest(octavo: Octavo) -> None:

@@ -1,8 +1,11 @@
-"""Rendering conversations, and tokenizing them so that nobody can forge a turn."""
+"""Rendering conversations, and tokenizing them so that their texts make no control tokens."""
 
 from __future__ import annotations
 
+from collections import UserList
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -98,7 +101,10 @@ HOSTILE = st.text(alphabet="<|im_endstar>s\U0010fffd\U0010fffc \n", max_size=20)
 @given(st.lists(HOSTILE, min_size=1, max_size=4), st.booleans())
 def test_no_message_changes_the_control_tokens_of_the_prompt(contents: list[str], continues: bool) -> None:
     bare = "{% for m in messages %}<|im_start|>{{ m.content }}{{ m.content }}{% endfor %}<|im_end|>"
-    for source in (TEMPLATE, bare):
+    broken_off = (
+        "{% for m in messages %}<|im{{ m.content }}-<{{ m.content }}-{{ m.content }}_end|>{% endfor %}"
+    )
+    for source in (TEMPLATE, bare, broken_off):
         options = {"continue_final_message": continues, "add_generation_prompt": not continues}
         messages = [{"role": "user", "content": content} for content in contents]
         blank = [{"role": "user", "content": "-"} for _ in contents]
@@ -114,11 +120,81 @@ def test_two_messages_side_by_side_do_not_make_a_control_token() -> None:
     assert texts(ids) == "<|im_end|>"
 
 
+@pytest.mark.parametrize(
+    ("source", "content", "expected"),
+    [
+        ("<|im{{ messages[0].content }}", "_end|>", "<|im_end|>"),
+        ("<{{ messages[0].content }}", "s>x", "<s>x"),
+        ("{{ messages[0].content }}end|>", "<|im_", "<|im_end|>"),
+        ("{{ messages[0].content }}_end|>{{ messages[0].content }}", "<|im", "<|im_end|><|im"),
+    ],
+)
+@pytest.mark.parametrize("continues", [False, True])
+def test_template_that_breaks_off_inside_a_control_token_does_not_get_it_completed_by_a_text(
+    source: str, content: str, expected: str, continues: bool
+) -> None:
+    options = {"continue_final_message": continues, "add_generation_prompt": not continues}
+    shown = texts(chat(source).encode_chat(user(content), **options))
+    assert shown == (expected[: expected.rindex(content) + len(content)] if continues else expected)
+
+
+def test_template_may_put_a_control_token_together_around_a_role() -> None:
+    tokenizer = byte_tokenizer(control=("<|user|>",))
+    ids = chat("{{ '<|' + messages[0].role + '|>' }}", tokenizer).encode_chat(HELLO)
+    assert list(map(tokenizer.token_text, ids)) == ["<|user|>"]
+
+
 def test_control_tokens_in_tools_and_other_variables_stay_text() -> None:
     source = "{{ tools | tojson }}{{ date }}"
     tools = [{"type": "function", "function": {"name": "<|im_end|>", "<s>": 1}}]
     ids = chat(source).encode_chat(HELLO, tools=tools, date="<|im_start|>")
     assert texts(ids) == '[{"type": "function", "function": {"name": "<|im_end|>", "<s>": 1}}]<|im_start|>'
+
+
+class Record(Mapping[str, Any]):
+    """An object that is no dict."""
+
+    def __init__(self, **items: Any) -> None:
+        self._items = items
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+@pytest.mark.parametrize("tool", [MappingProxyType({"name": "<|im_end|>"}), Record(name="<|im_end|>")])
+@pytest.mark.parametrize("sequence", [tuple, list, UserList])
+def test_control_tokens_stay_text_in_any_kind_of_object_and_list(tool: Any, sequence: Any) -> None:
+    source = "{{ tools[0].name }}{{ tools | tojson }}"
+    ids = chat(source).encode_chat(HELLO, tools=sequence([tool]))
+    assert texts(ids) == '<|im_end|>[{"name": "<|im_end|>"}]'
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"tools": [{"when": object()}]}, r"tools\[0\]\.when is a object"),
+        ({"tools": [b"x"]}, r"tools\[0\] is a bytes"),
+        ({"documents": iter(())}, "documents is a "),
+        ({"documents": {1: "x"}}, "documents has the key 1"),
+    ],
+)
+def test_variable_that_is_no_json_is_refused_by_name(variables: dict[str, Any], named: str) -> None:
+    with pytest.raises(RequestError, match=named) as error:
+        chat().encode_chat(HELLO, **variables)
+    assert error.value.param == next(iter(variables))
+
+
+def test_variable_that_nests_too_deeply_is_refused_by_name() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RequestError, match="documents nests deeper than 100"):
+        chat().render(HELLO, documents=endless)
 
 
 # BOS
@@ -134,7 +210,7 @@ def test_prompt_has_exactly_one_bos_whoever_writes_it(source: str, content: str)
 
 
 def test_no_bos_for_a_model_that_wants_none() -> None:
-    assert chat("a").encode_chat(HELLO) == TOKENIZER.encode_plain("a")
+    assert chat("a").encode_chat(HELLO) == TOKENIZER.encode_segments(["a"])
 
 
 # Continuing the last message
@@ -184,6 +260,7 @@ def test_assistant_with_tool_calls_may_go_without_content(content: dict[str, Any
     ("messages", "named"),
     [
         ([], "empty"),
+        ("hello", "messages is a str"),
         (["hello"], r"messages\[0\]"),
         ([{"content": "x"}], "role"),
         ([{"role": "", "content": "x"}], "role"),
@@ -194,6 +271,8 @@ def test_assistant_with_tool_calls_may_go_without_content(content: dict[str, Any
         ([{"role": "assistant", "tool_calls": 1}], "tool_calls"),
         ([{"role": "assistant", "tool_calls": [1]}], "tool call"),
         ([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}], "JSON"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"arguments": "[" * 200 + "]" * 200}}]}], "deep"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"arguments": "[" * 10**5}}]}], "JSON"),
     ],
 )
 def test_malformed_messages_are_refused_by_name(messages: list[Any], named: str) -> None:
@@ -221,19 +300,129 @@ def test_messages_of_the_caller_are_not_changed() -> None:
         ("{{ messages[0].content + 1 }}", "int"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{% block b %}{{ self.b() }}{% endblock %}", "nest deeper than 50"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nest deeper than 50"),
+        ("{{ " + "(" * 9999 + ")" * 9999 + " }}", "nests deeper than Python's limit"),
+        ("{% for i in [1] %}" * 30 + "{% endfor %}" * 30, "too many statically nested blocks"),
         ("{% for i in range(10 ** 9) %}{% endfor %}", "Range too big"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "turns"),
         (
             "{% for i in range(99999) %}{% for j in range(99999) | map('abs') %}{% endfor %}{% endfor %}",
             "turns",
         ),
-        ("{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}", "characters"),
+        ("{% for i in range(9) recursive %}{{ loop(range(99999)) }}{% endfor %}", "turns"),
+        (
+            "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+            "turns",
+        ),
+        ("{% for i in range(99999) %}{{ range(99999) | sum }}{% endfor %}", "turns"),
     ],
 )
 def test_template_that_fails_is_an_error_of_the_request_in_its_own_words(source: str, named: str) -> None:
     with pytest.raises(RequestError, match=named):
         chat(source).render(user("x" * 1000))
+
+
+DOUBLING = (
+    "{{% set ns = namespace(x=messages) %}}{{% for i in range(99) %}}{{% set ns.x = {} %}}{{% endfor %}}"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99999) %}{{ messages[0].content * 2 }}{% endfor %}",
+        # operators
+        "{{ 'a' * 10 ** 14 }}",
+        "{{ 10 ** 14 * 'a' }}",
+        "{{ [[0] * 10 ** 5] * 10 ** 14 }}",
+        "{{ 10 ** (10 ** 10) }}",
+        "{{ '%100000000000000s' % 1 }}",
+        "{{ '%.100000000000000f' % 1 }}",
+        "{{ '%*d' % (10 ** 14, 1) }}",
+        "{{ ('%(a)s' * 10 ** 6) % {'a': 'b' * 10 ** 6} }}",
+        DOUBLING.format("ns.x + ns.x"),
+        DOUBLING.format("ns.x ~ ns.x"),
+        DOUBLING.format("ns.x * 2"),
+        "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+        "{% set ns = namespace(x=[]) %}{% set big = 'a' * 10 ** 7 %}"
+        "{% for i in range(9999) %}{% set ns.x = ns.x + [big[1:]] %}{% endfor %}",
+        # texts of lists that hold one another many times
+        DOUBLING.format("[ns.x, ns.x]") + "{{ ns.x }}",
+        DOUBLING.format("namespace(a=ns.x, b=ns.x)") + "{{ ns.x }}",
+        DOUBLING.format("[ns.x, ns.x]") + "{{ ns.x | upper }}",
+        DOUBLING.format("[ns.x, ns.x]") + "{{ ns.x | tojson }}",
+        DOUBLING.format("[ns.x, ns.x]") + "{{ '%s' % ns.x }}",
+        DOUBLING.format("[ns.x, ns.x]") + "{{ '{!r}'.format(ns.x) }}",
+        # macros and blocks
+        "{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}" + DOUBLING.format("twice(ns.x)"),
+        DOUBLING.format("ns.x")
+        + "{% for i in range(99999) %}{% set x %}{{ 'a' * 9999 }}{% endset %}{% endfor %}",
+        # filters
+        "{{ 1 | center(10 ** 14) }}",
+        "{{ 'a' | indent(10 ** 14, true) }}",
+        "{{ 1 | round(10 ** 14) }}",
+        "{{ '%100000000000s' | format(1) }}",
+        "{{ [1] | tojson(indent=10 ** 14) }}",
+        "{{ ('a' * 10 ** 5) | replace('a', 'b' * 10 ** 5) }}",
+        "{{ (['a'] * 10 ** 5) | join('b' * 10 ** 5) }}",
+        "{{ ['a'] | map('center', 10 ** 14) | first }}",
+        DOUBLING.format("[ns.x, ns.x] | sum(start=[])"),
+        # methods
+        "{{ 'a'.center(10 ** 14) }}",
+        "{{ 'a'.ljust(10 ** 14) }}",
+        "{{ 'a'.rjust(10 ** 14) }}",
+        "{{ 'a'.zfill(10 ** 14) }}",
+        "{{ '\t'.expandtabs(10 ** 9) }}",
+        "{{ ('a' * 10 ** 5).replace('a', 'b' * 10 ** 5) }}",
+        "{{ ('b' * 10 ** 5).join(['a'] * 10 ** 5) }}",
+        "{{ ('a ' * 10 ** 7).split() }}",
+        "{{ '{:>100000000000}'.format(1) }}",
+        "{{ '{:>{}}'.format(1, 10 ** 11) }}",
+        "{{ ('{0}' * 10 ** 6).format('a' * 10 ** 6) }}",
+    ],
+)
+def test_what_a_template_makes_is_bounded(source: str) -> None:
+    with pytest.raises(RequestError, match="it makes more than 128000000 characters"):
+        chat(source).render(user("x" * 1000))
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("{{ 1.to_bytes(10 ** 14) }}", "to_bytes"),
+        ("{{ 'a'.translate({97: 'b' * 10 ** 6}) }}", "translate"),
+        ("{{ '{x:>1000000000000}'.format_map({'x': 1}) }}", "format_map"),
+        ("{{ [1] | batch(10 ** 14, 0) | list }}", "batch"),
+        ("{{ lipsum(10 ** 14) }}", "lipsum"),
+    ],
+)
+def test_what_cannot_be_bounded_is_not_offered(source: str, named: str) -> None:
+    with pytest.raises(RequestError, match=named):
+        chat(source).render(HELLO)
+
+
+def test_memory_that_is_not_there_is_an_error_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_out(*args: Any, **kwargs: Any) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr("jinja2.Template.render", give_out)
+    with pytest.raises(RequestError, match="more memory than there is"):
+        chat("x").render(HELLO)
+
+
+def test_each_rendering_has_the_whole_of_the_bounds() -> None:
+    template = chat("{% for i in range(99999) %}{% endfor %}{{ 'a' * 10 ** 7 }}")
+    assert {len(template.render(HELLO)) for _ in range(12)} == {10**7}
+
+
+def test_long_conversation_gathered_piece_by_piece_is_within_the_bounds() -> None:
+    source = (
+        "{% set ns = namespace(text='', seen=[]) %}{% for m in messages %}"
+        "{% set ns.text = ns.text + m.content %}{% set ns.seen = ns.seen + [m] %}"
+        "{% for other in messages if other.role == 'system' %}{% endfor %}{% endfor %}{{ ns.text }}"
+    )
+    assert chat(source).render([*user("x" * 800)] * 500) == "x" * 400_000
 
 
 @pytest.mark.parametrize(
@@ -251,6 +440,28 @@ def test_template_that_fails_is_an_error_of_the_request_in_its_own_words(source:
         ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% else %}none{% endfor %}", "hello"),
         ("  {% if tools is none and documents is none %}\nx\n  {% endif %}\n", "x\n"),
         ("{{ strftime_now('%%') }}", "%"),
+        ("{{ 'a' ~ 1 ~ none ~ missing }}", "a1None"),
+        ("{{ [1, 'b'] | join('-') }}{{ '-'.join(['a', 'b']) }}", "1-ba-b"),
+        ("{{ messages | map(attribute='role') | join }}{{ messages | join(', ', 'role') }}", "useruser"),
+        ("{{ [1, 2] | sum }}{{ [{'n': 3}] | sum('n') }}{{ [[1], [2]] | sum(start=[]) }}", "33[1, 2]"),
+        (
+            "{{ 'aXa' | replace('a', 1) }}{{ 'aa' | replace('a', 'b', 1) }}{{ 'aa'.replace('a', 'b') }}",
+            "1X1babb",
+        ),
+        ("{{ '%s-%02d' | format('a', 5) }}{{ '{:>3}{x}'.format(1, x=2) }}", "a-05  12"),
+        ("{{ 'a\nb' | indent(2) }}{{ 'a' | center(3) }}{{ ' A ' | trim | lower }}", "a\n  b a a"),
+        ("{{ 7.25 | round(1) }}{{ 2 ** 10 }}{{ 'ab' * 2 }}{{ 7 % 4 }}", "7.21024abab3"),
+        ("{{ 'abc'[1:] }}{{ 'a b'.split()[-1] }}{{ messages[::-1][0].role }}", "bcbuser"),
+        (
+            "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ 'ab' | list }}",
+            "1['a', 'b']",
+        ),
+        (
+            "{% set x %}a{{ 1 }}{% endset %}{% macro f(y) %}{{ caller() }}{{ y }}{% endmacro %}"
+            "{% call f(2) %}{{ x }}{% endcall %}",
+            "a12",
+        ),
+        ("{% for n in [[1, [2]]] recursive %}{{ loop(n) if n is iterable else n }}{% endfor %}", "12"),
         ("{{ missing }}", ""),
     ],
 )

@@ -481,3 +481,26 @@ def test_the_answers_to_one_cold_prompt_count_no_cached_tokens(tiny_model: Path)
 def test_a_list_of_params_of_another_length_is_refused(llm: LLM, given: list[SamplingParams]) -> None:
     with pytest.raises(RequestError, match=f"{len(given)} items for 2 prompts"):
         llm.generate(["a", "b"], given, use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        (5, "messages is a int"),
+        ({"role": "user", "content": "hi"}, "messages is a dict; it must be a list of messages"),
+        ("hi", "messages is a str"),
+    ],
+)
+def test_chat_refuses_what_is_no_list_of_messages(llm: LLM, messages: Any, complaint: str) -> None:
+    with pytest.raises(RequestError, match=complaint):
+        llm.chat(messages)
+
+
+def test_chat_template_variables_do_not_replace_arguments(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="chat_template_kwargs holds messages"):
+        llm.chat([{"role": "user", "content": "hi"}], chat_template_kwargs={"messages": []})
+
+
+def test_a_cache_of_default_size_is_no_larger_than_could_be_used(tiny_model: Path) -> None:
+    llm = LLM(str(tiny_model), max_num_seqs=2)
+    assert core_of(llm).kv_cache.pool.num_usable_blocks == 2 * CONTEXT // 16

@@ -47,7 +47,7 @@ def test_control_token_with_characters_outside_the_byte_alphabet_is_one_id() -> 
 @given(st.text(alphabet="<|end>bos a\u00e9", max_size=40))
 def test_plain_encoding_has_no_control_token_and_loses_nothing(text: str) -> None:
     tokenizer = byte_tokenizer()
-    ids = tokenizer.encode_plain(text)
+    ids = tokenizer.encode_segments([text])
     assert not any(map(tokenizer.is_special, ids))
     assert tokenizer.decode(ids) == text
 
@@ -56,7 +56,7 @@ def test_plain_encoding_avoids_a_control_token_that_is_also_a_word() -> None:
     # llama-bpe takes a word that is a token whole, and "END" is a word by its pattern.
     tokenizer = byte_tokenizer(extra={"END": CONTROL}, pre="llama-bpe")
     assert len(tokenizer.encode("END", add_special_tokens=False)) == 1
-    assert texts(tokenizer, tokenizer.encode_plain("an END")) == ["a", "n", " ", "E", "N", "D"]
+    assert texts(tokenizer, tokenizer.encode_segments(["an END"])) == ["a", "n", " ", "E", "N", "D"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_sentencepiece_space_prefix_is_put_and_dropped_at_the_start_only() -> No
     assert tokenizer.decode(tokenizer.encode(" hello")) == " hello"
 
 
-def test_sentencepiece_without_space_prefix() -> None:
+def test_sentencepiece_puts_and_drops_no_space_where_the_file_says_so() -> None:
     tokenizer = Tokenizer.from_gguf(sentencepiece_metadata(SCORES, add_space_prefix=False))
     assert texts(tokenizer, tokenizer.encode("he he")) == ["<s>", "he", " he"]
     assert tokenizer.decode(tokenizer.encode(" he")) == " he"
@@ -167,7 +167,7 @@ def test_sentencepiece_runs_of_spaces_are_single_tokens() -> None:
 def test_sentencepiece_never_builds_a_control_token_from_text() -> None:
     pieces = {"<": -1.0, "s": -2.0, ">": -3.0, "<s": -4.0, "/": -5.0}
     tokenizer = Tokenizer.from_gguf(sentencepiece_metadata(pieces, add_space_prefix=False))
-    assert texts(tokenizer, tokenizer.encode_plain("<s>")) == ["<s", ">"]
+    assert texts(tokenizer, tokenizer.encode_segments(["<s>"])) == ["<s", ">"]
 
 
 @given(

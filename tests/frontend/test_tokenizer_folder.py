@@ -61,8 +61,8 @@ def test_plain_encoding_keeps_the_ids_of_tokens_outside_the_models_vocabulary(tm
     backend = byte_level_backend(SPECIAL)
     backend.add_tokens(["<think>"])
     tokenizer = Tokenizer.from_folder(write_folder(tmp_path, backend))
-    assert tokenizer.encode_plain("<think>") == tokenizer.encode("<think>") == [259]
-    assert tokenizer.decode(tokenizer.encode_plain("<|end|>")) == "<|end|>"
+    assert tokenizer.encode_segments(["<think>"]) == tokenizer.encode("<think>") == [259]
+    assert tokenizer.decode(tokenizer.encode_segments(["<|end|>"])) == "<|end|>"
 
 
 def metaspace_folder(folder: Path, special: AddedToken) -> Path:
@@ -95,12 +95,70 @@ def test_folder_without_tokenizer_is_refused(tmp_path: Path) -> None:
         Tokenizer.from_folder(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_damaged_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+NAMES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("content", [b"{", b"7", b"[]", b"null", b'"text"', b"\xff", b"[" * 100_000])
+def test_file_that_is_no_json_object_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
     write_folder(tmp_path, byte_level_backend(SPECIAL))
-    (tmp_path / name).write_text("{", encoding="utf-8")
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(WeightError, match=name):
         Tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("tokenizer_config", "bos_token", 7),
+        ("tokenizer_config", "eos_token", {"content": ["<|eos|>"]}),
+        ("special_tokens_map", "pad_token", []),
+        ("special_tokens_map", "unk_token", "\ud800"),
+        ("generation_config", "eos_token_id", "2"),
+        ("generation_config", "eos_token_id", [2, None]),
+        ("tokenizer_config", "chat_template", 7),
+        ("tokenizer_config", "chat_template", {"default": "plain"}),
+        ("tokenizer_config", "chat_template", ["plain"]),
+        ("tokenizer_config", "chat_template", [{"name": "default"}]),
+        ("tokenizer_config", "chat_template", [{"name": [], "template": "plain"}]),
+        ("tokenizer_config", "chat_template", [{"name": "default", "template": 7}]),
+    ],
+)
+def test_value_that_makes_no_sense_is_refused_by_file_and_key(
+    tmp_path: Path, file: str, key: str, value: object
+) -> None:
+    write_folder(tmp_path, byte_level_backend(SPECIAL), **{file: {key: value}})
+    with pytest.raises(WeightError, match=rf"{file}\.json: {key} is "):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_chat_template_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, byte_level_backend(SPECIAL))
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(WeightError, match=r"chat_template\.jinja is not UTF-8"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_bos_that_is_asked_for_must_be_in_the_vocabulary(tmp_path: Path) -> None:
+    config = {"bos_token": "<|nowhere|>", "add_bos_token": True}
+    write_folder(tmp_path, byte_level_backend(SPECIAL), tokenizer_config=config)
+    with pytest.raises(WeightError, match=r"tokenizer_config\.json: add_bos_token .* '<\|nowhere\|>'"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_bos_that_nobody_asks_for_may_be_unknown(tmp_path: Path) -> None:
+    write_folder(tmp_path, byte_level_backend(SPECIAL), tokenizer_config={"bos_token": "<|nowhere|>"})
+    assert Tokenizer.from_folder(tmp_path).bos_token_id is None
+
+
+@pytest.mark.parametrize("text", ["$B", "$A", "<s>:1", ":"])
+def test_bos_may_be_spelled_with_what_a_template_of_the_library_takes_for_itself(
+    tmp_path: Path, text: str
+) -> None:
+    config = {"bos_token": text, "add_bos_token": True}
+    write_folder(tmp_path, byte_level_backend([text]), tokenizer_config=config)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.encode("")[:1] == [tokenizer.bos_token_id]
 
 
 def test_tokenizer_that_cannot_spell_its_tokens_still_encodes(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ def test_unknown_kind_of_tokenizer_is_refused() -> None:
     [
         ({"merges": ["a"]}, "merges"),
         ({"merges": ["a zz"]}, "merges"),
+        ({"merges": [1]}, "merges"),
+        ({"merges": "a b"}, "merges"),
+        ({"tokens": 7}, "tokens"),
+        ({"tokens": [7]}, "tokens"),
+        ({"token_type": [[1]]}, "token_type"),
+        ({"eos_token_id": "1"}, "eos_token_id"),
         ({"token_type": [1]}, "token_type"),
         ({"eos_token_id": 10**6}, "eos_token_id"),
         ({"tokens": ["x", "y", "x"], "token_type": [1, 1, 1]}, "twice"),
@@ -109,11 +115,22 @@ def test_missing_array_is_refused_by_name(key: str) -> None:
         Tokenizer.from_gguf(metadata)
 
 
-def test_sentencepiece_without_scores_is_refused() -> None:
+@pytest.mark.parametrize("scores", [None, 7, [[]]])
+def test_sentencepiece_without_scores_is_refused(scores: object) -> None:
     metadata = sentencepiece_metadata({"a": -1.0})
     del metadata["tokenizer.ggml.scores"]
     with pytest.raises(WeightError, match="scores"):
-        Tokenizer.from_gguf(metadata)
+        Tokenizer.from_gguf(metadata if scores is None else {**metadata, "tokenizer.ggml.scores": scores})
+
+
+def test_chat_template_that_is_no_text_is_refused() -> None:
+    with pytest.raises(WeightError, match=r"tokenizer\.chat_template"):
+        Tokenizer.from_gguf({**byte_level_metadata(), "tokenizer.chat_template": 7})
+
+
+def test_pre_tokenizer_whose_name_is_no_text_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"tokenizer\.ggml\.pre = \[\]"):
+        Tokenizer.from_gguf({**byte_level_metadata(), "tokenizer.ggml.pre": []})
 
 
 def test_bos_that_is_asked_for_must_exist() -> None:

@@ -78,7 +78,7 @@ def test_divisors_divide_before_scaling() -> None:
     assert found.rotary_size == SIZE
 
 
-def test_yarn_magnitude() -> None:
+def test_yarn_magnitude_grows_with_the_logarithm_of_the_factor_and_is_one_below_one() -> None:
     assert yarn_magnitude(0.5) == yarn_magnitude(1.0) == 1.0
     assert yarn_magnitude(math.e) == pytest.approx(1.1)
     assert yarn_magnitude(math.e, 0.5) == pytest.approx(1.05)

@@ -102,7 +102,7 @@ def test_logits_are_those_of_hugging_face(smollm2_path: Path, transformers_model
     assert np.array_equal(logits.argmax(axis=1), expected.argmax(axis=1))
 
 
-def test_the_capital_of_france(llm: LLM) -> None:
+def test_the_capital_of_france_is_paris(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=8)
     assert llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0].text.startswith(" Paris.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo.errors import UnsupportedError, WeightError
@@ -64,13 +65,13 @@ def test_both_files_of_a_model_give_the_same_shape() -> None:
         assert getattr(in_gguf, field) == getattr(expected, field)
 
 
-def test_gguf_defaults() -> None:
+def test_optional_gguf_keys_that_are_absent_have_the_defaults_of_the_specification() -> None:
     spec = gguf_spec(attention__head_count_kv=None, rope__dimension_count=None, rope__freq_base=None)
     assert (spec.num_kv_heads, spec.rope.rotary_size, spec.rope.theta) == (6, 8, 10000.0)
     assert gguf_spec(attention__key_length=None, attention__value_length=None).head_size == 48 // 6
 
 
-def test_config_defaults() -> None:
+def test_config_keys_that_are_absent_have_the_defaults_of_hugging_face() -> None:
     names = (
         "num_key_value_heads",
         "head_dim",
@@ -140,6 +141,13 @@ def test_config_key_that_is_missing_or_absurd_is_named(key: str, value: object) 
 def test_config_value_of_the_wrong_kind_is_named(key: str, value: object) -> None:
     with pytest.raises(WeightError, match=f"'{key}'"):
         config_spec(**{key: value})
+
+
+@pytest.mark.parametrize("shape", [(), (101,), (101, 6, 8)])
+def test_gguf_embedding_that_is_no_matrix_is_named(shape: tuple[int, ...]) -> None:
+    source = ArraySource({**TENSORS, "token_embd.weight": np.zeros(shape)})
+    with pytest.raises(WeightError, match=r"'token_embd\.weight' has shape \("):
+        spec_from_gguf(METADATA, source)
 
 
 def test_missing_architecture_is_named() -> None:
@@ -244,7 +252,7 @@ def test_llama3_scaling_whose_ramp_is_upside_down_is_refused() -> None:
         config_spec(rope_scaling={"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0})
 
 
-def test_gguf_scaling() -> None:
+def test_gguf_scaling_is_linear_unless_its_type_says_yarn() -> None:
     assert gguf_spec(rope__scale_linear=2.0).rope.scaling == LinearScaling(2.0)
     assert gguf_spec(rope__scaling__factor=4.0).rope.scaling == LinearScaling(4.0)
     yarn = gguf_spec(

@@ -53,7 +53,7 @@ class ArraySource:
 
 def make_weight(array: np.ndarray, name: str = "test") -> Weight:
     """A float32 array as a Weight in format F32."""
-    rows = np.ascontiguousarray(array, np.float32).reshape(-1, array.shape[-1])
+    rows = np.ascontiguousarray(array, np.float32).reshape(-1, array.shape[-1] if array.ndim else 1)
     return Weight(name, array.shape, FORMATS["F32"], rows.view(np.uint8))
 
 

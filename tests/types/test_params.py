@@ -12,9 +12,9 @@ from octavo.types.params import (
     RequestOutputKind,
     SamplingParams,
     StructuredOutputsParams,
-    field_help,
     required_features,
 )
+from octavo.types.rules import field_rules
 
 NAN, INF = math.nan, math.inf
 HUGE = 10**5000  # more digits than Python prints
@@ -421,6 +421,6 @@ class TestRequiredFeatures:
 
 @pytest.mark.parametrize("kind", [SamplingParams, StructuredOutputsParams, RepetitionDetectionParams])
 def test_every_field_has_a_line_of_help(kind: type[msgspec.Struct]) -> None:
-    help = field_help(kind)
-    assert list(help) == list(kind.__struct_fields__)
-    assert all(0 < len(line) < 80 and "\n" not in line for line in help.values())
+    rules = field_rules(kind)
+    assert [rule.name for rule in rules] == list(kind.__struct_fields__)
+    assert all(0 < len(rule.help) < 80 and "\n" not in rule.help for rule in rules)

@@ -35,7 +35,7 @@ def refusal(folder: Path, content: bytes) -> str:
 
 class TestTensors:
     @pytest.mark.parametrize("version", [2, 3])
-    def test_come_back_with_their_names_shapes_and_values(self, tmp_path: Path, version: int) -> None:
+    def test_tensors_come_back_with_their_names_shapes_and_values(self, tmp_path: Path, version: int) -> None:
         file = open_bytes(tmp_path, build_gguf({}, {"m": MATRIX, "v": VECTOR}, version=version))
         assert file.names() == ["m", "v"]
         assert "m" in file
@@ -46,7 +46,7 @@ class TestTensors:
         np.testing.assert_array_equal(file.get("m").to_float32(), MATRIX)
         np.testing.assert_array_equal(file.get("v").to_float32(), VECTOR)
 
-    def test_are_rows_of_bytes_in_the_read_only_file(self, tmp_path: Path) -> None:
+    def test_tensors_are_rows_of_bytes_in_the_read_only_file(self, tmp_path: Path) -> None:
         blocks = np.arange(2 * 3 * 36, dtype=np.uint8).reshape(2, 3, 36)[..., :34]
         weight = open_bytes(tmp_path, build_gguf({}, {"experts": ("Q8_0", blocks)})).get("experts")
         assert weight.shape == (2, 3, 32)
@@ -55,7 +55,7 @@ class TestTensors:
         assert not weight.data.flags.owndata
         assert not weight.data.flags.writeable
 
-    def test_outlive_the_file_object(self, tmp_path: Path) -> None:
+    def test_tensors_outlive_the_file_object(self, tmp_path: Path) -> None:
         weight = open_bytes(tmp_path, build_gguf({}, {"m": MATRIX})).get("m")
         np.testing.assert_array_equal(weight.to_float32(), MATRIX)
 
@@ -69,14 +69,13 @@ class TestTensors:
         assert weight.data.shape == (1, 4)
         assert weight.to_float32() == 3
 
-    def test_empty_ones_are_allowed_but_no_shapes_beyond_the_file(self, tmp_path: Path) -> None:
+    def test_empty_tensors_are_allowed_but_no_shapes_beyond_the_file(self, tmp_path: Path) -> None:
         empty = build_gguf({}, {"e": np.zeros((5, 0), np.float32)})
         assert open_bytes(tmp_path, empty).get("e").to_float32().shape == (5, 0)
         assert "'e'" in refusal(tmp_path, empty.replace(struct.pack("<Q", 5), struct.pack("<Q", 1 << 63)))
 
-    # GG-12
     @pytest.mark.parametrize("name", ["IQ1_S", "TQ1_0"])
-    def test_of_an_undecoded_type_open_and_tell_but_are_refused_as_numbers(
+    def test_tensors_of_an_undecoded_type_open_but_are_refused_as_numbers(
         self, tmp_path: Path, name: str
     ) -> None:
         blocks = np.zeros((2, FORMATS[name].block_bytes), np.uint8)
@@ -85,7 +84,7 @@ class TestTensors:
         with pytest.raises(UnsupportedError, match=f"{name} tensors; supported: F32"):
             weight.to_float32()
 
-    def test_equal_those_of_the_gguf_package_for_a_file_that_it_wrote(self, tmp_path: Path) -> None:
+    def test_tensors_equal_those_that_the_gguf_package_wrote(self, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
         numbers = np.random.default_rng(0).standard_normal((4, 64), np.float32)
         writer = gguf.GGUFWriter(path, "llama")
@@ -104,7 +103,6 @@ class TestTensors:
         np.testing.assert_array_equal(file.get("q").data, quantized)
 
 
-# GG-09
 class TestLayout:
     @pytest.mark.parametrize("alignment", [1, 8, 64, 4096])
     def test_the_alignment_key_is_honoured(self, tmp_path: Path, alignment: int) -> None:
@@ -149,7 +147,7 @@ class TestMetadata:
         assert dict(file.metadata) == {"before": 1, "key": value, "after": "z"}
         assert type(file.metadata["key"]) in (str, bool, int, float, list)
 
-    def test_is_a_mapping_in_file_order(self, tmp_path: Path) -> None:
+    def test_metadata_are_a_mapping_in_file_order(self, tmp_path: Path) -> None:
         metadata = open_bytes(tmp_path, build_gguf({"b": 1, "a": [2]}, {})).metadata
         assert isinstance(metadata, Mapping)
         assert list(metadata) == ["b", "a"]
@@ -194,31 +192,31 @@ class TestCountsAndSizes:
 
     HUGE = struct.pack("<Q", 1 << 62)
 
-    def test_number_of_tensors(self, tmp_path: Path) -> None:
+    def test_an_absurd_number_of_tensors_is_refused(self, tmp_path: Path) -> None:
         content = bytearray(build_gguf({}, {"m": MATRIX}))
         content[8:16] = self.HUGE
         assert f"the list of {1 << 62} tensors needs" in refusal(tmp_path, bytes(content))
 
-    def test_number_of_keys(self, tmp_path: Path) -> None:
+    def test_an_absurd_number_of_keys_is_refused(self, tmp_path: Path) -> None:
         content = bytearray(build_gguf({"k": 1}, {}))
         content[16:24] = self.HUGE
         assert f"metadata of {1 << 62} keys needs" in refusal(tmp_path, bytes(content))
 
-    def test_length_of_a_string(self, tmp_path: Path) -> None:
+    def test_an_absurd_length_of_a_string_is_refused(self, tmp_path: Path) -> None:
         content = build_gguf({"key": "abcdefg"}, {})
         content = content.replace(struct.pack("<Q", 7), self.HUGE)
         assert f"metadata key 'key' needs {1 << 62} bytes" in refusal(tmp_path, content)
 
-    def test_length_of_a_string_in_an_array(self, tmp_path: Path) -> None:
+    def test_an_absurd_length_of_a_string_in_an_array_is_refused(self, tmp_path: Path) -> None:
         content = build_gguf({"key": ["abcdefg", ""]}, {}).replace(struct.pack("<Q", 7), self.HUGE)
         assert f"metadata key 'key' needs {1 << 62} bytes" in refusal(tmp_path, content)
 
     @pytest.mark.parametrize("array", [[1] * 5, ["a"] * 5, [[1]] * 5], ids=["numbers", "strings", "arrays"])
-    def test_count_of_an_array(self, tmp_path: Path, array: list[object]) -> None:
+    def test_an_absurd_count_of_an_array_is_refused(self, tmp_path: Path, array: list[object]) -> None:
         content = build_gguf({"key": array}, {}).replace(struct.pack("<Q", 5), self.HUGE)
         assert f"metadata key 'key', an array of {1 << 62} elements, needs" in refusal(tmp_path, content)
 
-    def test_dimensions_whose_product_overflows(self, tmp_path: Path) -> None:
+    def test_dimensions_whose_product_overflows_are_refused(self, tmp_path: Path) -> None:
         content = build_gguf({}, {"m": MATRIX}).replace(
             struct.pack("<QQ", 4, 3), struct.pack("<QQ", 1 << 32, 1 << 32)
         )
@@ -226,27 +224,27 @@ class TestCountsAndSizes:
             tmp_path, content
         )
 
-    def test_number_of_dimensions(self, tmp_path: Path) -> None:
+    def test_more_dimensions_than_ggml_has_are_refused(self, tmp_path: Path) -> None:
         content = build_gguf({}, {"m": MATRIX})
         content = content.replace(struct.pack("<IQQ", 2, 4, 3), struct.pack("<IQQ", 5, 4, 3))
         assert "tensor 'm' has 5 dimensions, more than 4" in refusal(tmp_path, content)
 
-    def test_offset_of_a_tensor(self, tmp_path: Path) -> None:
+    def test_an_offset_beyond_the_file_is_refused(self, tmp_path: Path) -> None:
         content = build_gguf({}, {"v": VECTOR, "m": MATRIX})
         content = content.replace(struct.pack("<IQ", 0, 32), struct.pack("<IQ", 0, (1 << 64) - 32))
         assert "tensor 'm' of shape (3, 4) needs 48 bytes at byte" in refusal(tmp_path, content)
 
-    def test_type_of_a_tensor(self, tmp_path: Path) -> None:
+    def test_an_unknown_type_of_a_tensor_is_refused(self, tmp_path: Path) -> None:
         content = build_gguf({}, {"v": VECTOR, "m": MATRIX})
         content = content.replace(struct.pack("<IQ", 0, 32), struct.pack("<IQ", 4, 32))
         assert "tensor 'm': unknown ggml tensor type 4" in refusal(tmp_path, content)
 
-    def test_a_row_that_is_no_whole_number_of_blocks(self, tmp_path: Path) -> None:
+    def test_a_row_that_is_no_whole_number_of_blocks_is_refused(self, tmp_path: Path) -> None:
         content = build_gguf({}, {"m": ("Q8_0", np.zeros((3, 34), np.uint8))})
         content = content.replace(struct.pack("<QQ", 32, 3), struct.pack("<QQ", 33, 3))
         assert "tensor 'm': a row of 33 elements cannot be Q8_0" in refusal(tmp_path, content)
 
-    def test_a_header_larger_than_any_real_one(self, tmp_path: Path) -> None:
+    def test_a_header_larger_than_any_real_one_is_refused(self, tmp_path: Path) -> None:
         size = MAX_HEADER_BYTES + 1
         start = build_gguf({"key": "abcdefg"}, {}).replace(struct.pack("<Q", 7), struct.pack("<Q", size))
         path = tmp_path / "model.gguf"
@@ -260,36 +258,37 @@ class TestCountsAndSizes:
 
 
 class TestOtherFiles:
-    def test_two_tensors_of_one_name(self, tmp_path: Path) -> None:
+    def test_two_tensors_of_one_name_are_refused(self, tmp_path: Path) -> None:
         content = build_gguf({}, {"one": MATRIX, "two": MATRIX}).replace(b"two", b"one")
         assert "two tensors are named 'one'" in refusal(tmp_path, content)
 
-    def test_two_tensors_in_one_place(self, tmp_path: Path) -> None:
+    def test_two_tensors_in_one_place_are_refused(self, tmp_path: Path) -> None:
         content = build_gguf({}, {"m": MATRIX, "v": VECTOR}).replace(
             struct.pack("<IQ", 1, 64), struct.pack("<IQ", 1, 32)
         )
         assert "tensor 'v' begins at byte" in refusal(tmp_path, content)
 
-    def test_big_endian(self, tmp_path: Path) -> None:
+    def test_a_big_endian_file_is_refused_as_such(self, tmp_path: Path) -> None:
         assert "big-endian" in refusal(tmp_path, b"GGUF" + struct.pack(">IQQ", 3, 0, 0))
 
     @pytest.mark.parametrize("version", [1, 4])
-    def test_another_version(self, tmp_path: Path, version: int) -> None:
+    def test_another_version_is_refused_with_those_that_can_be_read(
+        self, tmp_path: Path, version: int
+    ) -> None:
         message = refusal(tmp_path, build_gguf({}, {}, version=version))
         assert f"has GGUF version {version}; only (2, 3) can be read" in message
 
-    def test_another_kind(self, tmp_path: Path) -> None:
+    def test_another_kind_of_file_is_refused_with_how_it_begins(self, tmp_path: Path) -> None:
         assert "is not a GGUF file: it begins with b'PK" in refusal(tmp_path, b"PK\x03\x04 and so on")
 
-    def test_an_empty_file(self, tmp_path: Path) -> None:
+    def test_an_empty_file_is_refused(self, tmp_path: Path) -> None:
         assert "cannot be read" in refusal(tmp_path, b"")
 
-    def test_no_file(self, tmp_path: Path) -> None:
+    def test_a_path_to_nothing_is_refused_with_the_reason(self, tmp_path: Path) -> None:
         with pytest.raises(WeightError, match=r"none\.gguf: cannot be read: No such file"):
             GGUFFile.open(tmp_path / "none.gguf")
 
 
-# GG-01
 class TestTruncation:
     TENSORS: Mapping[str, Tensor] = {"m": MATRIX, "q": ("Q4_0", np.ones((2, 36), np.uint8))}
     METADATA: Mapping[str, object] = {
@@ -298,7 +297,7 @@ class TestTruncation:
         "scores": [0.5, 1.5],
     }
 
-    def test_at_every_single_byte_is_refused_with_what_is_needed_and_what_is_there(
+    def test_truncation_at_every_single_byte_is_refused_with_what_is_needed_and_what_is_there(
         self, tmp_path: Path
     ) -> None:
         whole = build_gguf(self.METADATA, self.TENSORS, final_padding=False)
@@ -308,7 +307,7 @@ class TestTruncation:
             assert f"the file has {size}" in message
         open_bytes(tmp_path, whole)
 
-    def test_of_the_data_names_the_tensor_and_both_sizes(self, tmp_path: Path) -> None:
+    def test_truncated_data_are_refused_naming_the_tensor_and_both_sizes(self, tmp_path: Path) -> None:
         whole = build_gguf(self.METADATA, self.TENSORS, final_padding=False)
         start = len(whole) - 72
         expected = (

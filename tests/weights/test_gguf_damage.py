@@ -87,7 +87,7 @@ def test_the_undamaged_file_opens(path: Path) -> None:
 
 @given(st.lists(st.tuples(positions, st.integers(0, 255)), min_size=1, max_size=4))
 @settings(max_examples=300)
-def test_changed_bytes(path: Path, changes: list[tuple[int, int]]) -> None:
+def test_a_file_with_changed_bytes_opens_or_is_refused(path: Path, changes: list[tuple[int, int]]) -> None:
     content = bytearray(WHOLE)
     for position, byte in changes:
         content[position] = byte
@@ -96,17 +96,19 @@ def test_changed_bytes(path: Path, changes: list[tuple[int, int]]) -> None:
 
 @given(positions, st.sampled_from(EXTREMES))
 @settings(max_examples=300)
-def test_extreme_numbers(path: Path, position: int, number: bytes) -> None:
+def test_a_file_with_an_extreme_number_opens_or_is_refused(path: Path, position: int, number: bytes) -> None:
     opens_or_is_refused(path, WHOLE[:position] + number + WHOLE[position + len(number) :])
 
 
 @given(positions, st.integers(0, 40), st.binary(max_size=40))
 @settings(max_examples=200)
-def test_bytes_cut_out_and_put_in(path: Path, position: int, num_cut: int, inserted: bytes) -> None:
+def test_a_file_with_bytes_cut_out_or_put_in_opens_or_is_refused(
+    path: Path, position: int, num_cut: int, inserted: bytes
+) -> None:
     opens_or_is_refused(path, WHOLE[:position] + inserted + WHOLE[position + num_cut :])
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200)
-def test_noise_behind_a_valid_start(path: Path, noise: bytes) -> None:
+def test_noise_behind_a_valid_start_opens_or_is_refused(path: Path, noise: bytes) -> None:
     opens_or_is_refused(path, WHOLE[:8] + struct.pack("<QQ", 1, 2) + noise)

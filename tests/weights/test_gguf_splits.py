@@ -1,4 +1,4 @@
-"""GG-05: models in several GGUF files."""
+"""Models in several GGUF files, and each way in which the files can fail to be one model."""
 
 import re
 import struct

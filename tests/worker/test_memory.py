@@ -159,6 +159,6 @@ def test_a_given_size_is_taken_as_it_is(free_mib: int) -> None:
     assert kv_cache_bytes(CacheConfig(kv_cache_memory=1000 * MIB, memory_utilization=0.25)) == 1000 * MIB
 
 
-def test_a_size_that_is_not_free_is_an_error_with_both_numbers(free_mib: int) -> None:
-    with pytest.raises(CapacityError, match=r"kv_cache_memory is 1001 MiB.*only 1000 MiB"):
+def test_a_size_that_is_not_free_is_an_error_with_both_numbers_and_what_to_do(free_mib: int) -> None:
+    with pytest.raises(CapacityError, match=r"kv_cache_memory is 1001 MiB.*only 1000 MiB.*; lower it"):
         kv_cache_bytes(CacheConfig(kv_cache_memory=1001 * MIB))

@@ -46,7 +46,7 @@ class ReferenceBackend:
         except MemoryError as error:
             raise CapacityError(
                 f"a KV cache of {config.num_blocks} blocks takes {config.total_bytes / 2**20:.0f} MiB, and "
-                "memory ran out; lower kv_cache_memory"
+                "memory ran out; lower kv_cache_memory or num_blocks_override"
             ) from error
 
     def forward(self, batch: Batch) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from octavo.errors import ModelNotFoundError, WeightError
 from octavo.frontend.tokenizers.parts import TokenizerParts, add_affixes
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def load_folder(folder: Path) -> TokenizerParts:
@@ -25,19 +27,19 @@ def load_folder(folder: Path) -> TokenizerParts:
     """
     backend = _load_backend(folder / "tokenizer.json")
     config = _JSONFile(folder / "tokenizer_config.json")
-    role_texts = _JSONFile(folder / "special_tokens_map.json").role_texts() | config.role_texts()
-    named = {role: text for role, text in role_texts.items() if text is not None}
-    _obey_affix_flags(backend, config, named)
-    eos_token_id = backend.token_to_id(named["eos_token"]) if "eos_token" in named else None
-    eos_token_ids = _JSONFile(folder / "generation_config.json").token_ids("eos_token_id")
+    given = _JSONFile(folder / "special_tokens_map.json").role_texts() | config.role_texts()
+    role_texts = {role: text for role, text in given.items() if text is not None}
+    _obey_affix_flags(backend, config, role_texts)
+    generation = _JSONFile(folder / "generation_config.json")
+    template = _read_text(folder / "chat_template.jinja")
     return TokenizerParts(
         backend=backend,
-        bos_token_id=backend.token_to_id(named["bos_token"]) if "bos_token" in named else None,
-        eos_token_ids=tuple(
-            dict.fromkeys(eos_token_ids if eos_token_id is None else [eos_token_id, *eos_token_ids])
+        bos_token_id=_token_id(backend, role_texts.get("bos_token")),
+        eos_token_ids=_unique(
+            _token_id(backend, role_texts.get("eos_token")), *generation.token_ids("eos_token_id")
         ),
-        role_texts=named,
-        chat_template=_read_chat_template(folder / "chat_template.jinja") or config.chat_template(),
+        role_texts=role_texts,
+        chat_template=config.chat_template() if template is None else template,
     )
 
 
@@ -57,9 +59,11 @@ class _JSONFile:
         for role in _ROLES:
             if role in self.values:
                 entry = self.values[role]
-                texts[role] = entry.get("content") if isinstance(entry, dict) else entry
-                if not isinstance(texts[role], str | None):
-                    raise self.wrong(role, "a token's text")
+                text = entry.get("content") if isinstance(entry, dict) else entry
+                # JSON can spell text that is not Unicode.
+                if text is not None and (not isinstance(text, str) or _SURROGATE.search(text)):
+                    raise self.wrong(role, "the text of a token")
+                texts[role] = text
         return texts
 
     def token_ids(self, key: str) -> list[int]:
@@ -119,7 +123,15 @@ def _obey_affix_flags(
     add_affixes(backend, bos, eos)
 
 
-def _read_chat_template(path: Path) -> str | None:
+def _token_id(backend: tokenizers.Tokenizer, text: str | None) -> int | None:
+    return None if text is None else backend.token_to_id(text)
+
+
+def _unique(*token_ids: int | None) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(token_id for token_id in token_ids if token_id is not None))
+
+
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8") if path.is_file() else None
     except UnicodeError as error:

@@ -36,8 +36,11 @@ def load_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
         case other:
             raise UnsupportedError(
                 f'tokenizer.ggml.model is {other!r}; supported are "gpt2" (byte-level BPE) and "llama" '
-                "(SentencePiece BPE). For another kind, give the model's Hugging Face folder as tokenizer."
+                "(SentencePiece BPE); for another kind, give the model's Hugging Face folder as tokenizer"
             )
+    template = metadata.get("tokenizer.chat_template")
+    if not isinstance(template, str | None):
+        raise WeightError(f"tokenizer.chat_template must be text, not {template!r:.80}")
     backend.add_tokens(vocabulary.added_tokens())
     _add_affixes(backend, metadata, vocabulary, adds_bos)
     return TokenizerParts(
@@ -45,7 +48,7 @@ def load_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
         bos_token_id=vocabulary.roles.get("bos"),
         eos_token_ids=vocabulary.eos_token_ids(ids_by_text),
         role_texts=vocabulary.role_texts(),
-        chat_template=metadata.get("tokenizer.chat_template"),
+        chat_template=template,
     )
 
 
@@ -59,9 +62,7 @@ def _add_affixes(
     }
     for role, flag in flags.items():
         if flag and role not in vocabulary.roles:
-            raise WeightError(
-                f"tokenizer.ggml.add_{role}_token is true, but the file has no {role}_token_id."
-            )
+            raise WeightError(f"tokenizer.ggml.add_{role}_token is true, but the file has no {role}_token_id")
     wanted = {"bos": adds_bos if flags["bos"] is None else flags["bos"], "eos": flags["eos"]}
     texts = {
         role: vocabulary.tokens[token_id] for role, token_id in vocabulary.roles.items() if wanted.get(role)

@@ -17,7 +17,7 @@ def build_byte_level_bpe(
     metadata: Mapping[str, Any], ids_by_text: dict[str, int], kind: PreTokenizerKind
 ) -> tokenizers.Tokenizer:
     """The tokenizer without its added tokens. Raises WeightError if a merge names a text that is no token."""
-    merges = [_split_merge(merge) for merge in read_array(metadata, "tokenizer.ggml.merges")]
+    merges = [_split_merge(merge) for merge in read_array(metadata, "tokenizer.ggml.merges", str)]
     try:
         model = models.BPE(ids_by_text, merges, ignore_merges=kind.whole_words)
     except Exception as error:  # the library raises nothing narrower
@@ -32,7 +32,5 @@ def build_byte_level_bpe(
 def _split_merge(merge: str) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not (left and space and right):
-        raise WeightError(
-            f"tokenizer.ggml.merges holds {merge!r}; a merge is two texts with a space between."
-        )
+        raise WeightError(f"tokenizer.ggml.merges holds {merge!r}; a merge is two texts with a space between")
     return left, right

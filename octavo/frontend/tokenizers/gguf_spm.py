@@ -34,7 +34,7 @@ def build_sentencepiece_bpe(
     metadata: Mapping[str, Any], vocabulary: GGUFVocabulary, ids_by_text: dict[str, int]
 ) -> tokenizers.Tokenizer:
     """The tokenizer without its added tokens. Raises WeightError if the file has no scores."""
-    scores = read_array(metadata, "tokenizer.ggml.scores", length=len(vocabulary.tokens))
+    scores = read_array(metadata, "tokenizer.ggml.scores", float, length=len(vocabulary.tokens))
     unknown_id = vocabulary.roles.get("unknown")
     model = models.BPE(
         ids_by_text,

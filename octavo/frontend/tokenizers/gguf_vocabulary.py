@@ -5,6 +5,7 @@ Says nothing about how text is split into these tokens; `gguf_bpe` and `gguf_spm
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,20 +55,21 @@ class GGUFVocabulary:
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> GGUFVocabulary:
         """Read tokens, token types and `<role>_token_id`. Raises WeightError where they disagree."""
-        tokens = read_array(metadata, "tokenizer.ggml.tokens")
+        tokens = read_array(metadata, "tokenizer.ggml.tokens", str)
         types = [NORMAL] * len(tokens)
         if "tokenizer.ggml.token_type" in metadata:
-            types = read_array(metadata, "tokenizer.ggml.token_type", length=len(tokens))
+            types = read_array(metadata, "tokenizer.ggml.token_type", int, length=len(tokens))
         roles = {}
         for role in ("bos", "eos", "eot", "eom", "unknown", "padding"):
             token_id = metadata.get(f"tokenizer.ggml.{role}_token_id")
             if token_id is None:
                 continue
-            if not 0 <= token_id < len(tokens):
+            if type(token_id) is not int or not 0 <= token_id < len(tokens):
                 raise WeightError(
-                    f"tokenizer.ggml.{role}_token_id is {token_id}, but the file has {len(tokens)} tokens."
+                    f"tokenizer.ggml.{role}_token_id is {token_id!r:.80}; it must be the id of one of the "
+                    f"file's {len(tokens)} tokens"
                 )
-            roles[role] = int(token_id)
+            roles[role] = token_id
         return cls(tokens, types, roles)
 
     def ids_by_text(self) -> dict[str, int]:
@@ -77,7 +79,7 @@ class GGUFVocabulary:
             twin = next(i for i, token in enumerate(self.tokens) if ids[token] != i)
             raise WeightError(
                 f"tokenizer.ggml.tokens has {self.tokens[twin]!r} twice, as {twin} and as "
-                f"{ids[self.tokens[twin]]}."
+                f"{ids[self.tokens[twin]]}"
             )
         return ids
 
@@ -112,13 +114,18 @@ class GGUFVocabulary:
         return token_id is not None and self.types[token_id] == CONTROL
 
 
-def read_array(metadata: Mapping[str, Any], key: str, length: int | None = None) -> list[Any]:
-    """The array under `key` as a list. Raises WeightError if it is absent or not `length` long."""
+def read_array(metadata: Mapping[str, Any], key: str, kind: type, length: int | None = None) -> list[Any]:
+    """The array under `key` as a list.
+
+    Raises WeightError if it is absent, holds anything but values of `kind` or is not `length` long.
+    """
     if key not in metadata:
         raise WeightError(
-            f"The file has no {key}, so text cannot be turned into tokens. Convert the model again."
+            f"the file has no {key}, so text cannot be turned into tokens; convert the model again"
         )
-    items = list(metadata[key])
+    items = metadata[key]
+    if not isinstance(items, list) or not all(type(item) is kind for item in items):
+        raise WeightError(f"{key} must be an array of {kind.__name__}, not {reprlib.repr(items)}")
     if length is not None and len(items) != length:
-        raise WeightError(f"{key} has {len(items)} entries for {length} tokens.")
+        raise WeightError(f"{key} has {len(items)} entries for {length} tokens")
     return items

@@ -25,9 +25,13 @@ class TokenizerParts:
 
 
 def add_affixes(backend: tokenizers.Tokenizer, bos_token: str | None, eos_token: str | None) -> None:
-    """Make `backend` put these tokens around a text that is encoded with special tokens."""
-    pieces = [piece for piece in (bos_token, "$A", eos_token) if piece is not None]
-    texts = {text for text in (bos_token, eos_token) if text is not None}
+    """Make `backend` put these tokens, which it must have, around what is encoded with special tokens."""
+    tokens = {name: text for name, text in (("bos", bos_token), ("eos", eos_token)) if text is not None}
+    # The template goes by these names, since in a token's own text it would see meaning in "$" and ":".
     backend.post_processor = processors.TemplateProcessing(
-        single=pieces, special_tokens=[(text, backend.token_to_id(text)) for text in sorted(texts)]
+        single=[piece for piece in ("bos", "$A", "eos") if piece in {*tokens, "$A"}],
+        special_tokens=[
+            {"id": name, "ids": [backend.token_to_id(text)], "tokens": [text]}
+            for name, text in tokens.items()
+        ],
     )

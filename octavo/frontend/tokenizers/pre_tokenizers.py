@@ -78,13 +78,13 @@ def find_pre_tokenizer(name: str | None) -> PreTokenizerKind:
 
     Raises UnsupportedError for a missing or unknown name, listing the known ones.
     """
-    kind = _KINDS.get(name or "")
+    kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        given = "no tokenizer.ggml.pre" if name is None else f"tokenizer.ggml.pre = {name!r}"
+        given = "no tokenizer.ggml.pre" if name is None else f"tokenizer.ggml.pre = {name!r:.80}"
         raise UnsupportedError(
-            f"The file has {given}, so it is not known how to cut text into words, and a guess would give "
-            f"wrong ids. Known: {', '.join(sorted(_KINDS))}. Convert the model again with a current "
-            "converter, or give its Hugging Face folder as tokenizer."
+            f"the file has {given}, so it is not known how to cut text into words, and a guess would give "
+            f"wrong ids; known: {', '.join(sorted(_KINDS))}; convert the model again with a current "
+            "converter, or give its Hugging Face folder as tokenizer"
         )
     return kind
 

@@ -70,9 +70,9 @@ def find_spelling(tokenizer: tokenizers.Tokenizer) -> Spelling:
     if steps.get("Replace", {}).get("content") == " ":
         return SentencePieceSpelling("Strip" in steps, "ByteFallback" in steps)
     raise UnsupportedError(
-        f"This tokenizer decodes by {sorted(steps) or 'nothing'}, which does not say what bytes a token "
-        "stands for. Text can be generated with byte-level tokenizers (ByteLevel) and SentencePiece ones "
-        "(Metaspace, or Replace of U+2581)."
+        f"this tokenizer decodes by {sorted(steps) or 'nothing'}, which does not say what bytes a token "
+        "stands for; text can be generated with byte-level tokenizers (ByteLevel) and SentencePiece ones "
+        "(Metaspace, or Replace of U+2581)"
     )
 
 
