@@ -88,8 +88,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation or many; a message is `{"role": …, "content": …}`.
 
-        Control tokens inside a message's content are plain text: nobody can forge a turn. Raises RequestError
-        for a conversation that the model's chat template refuses, with the template's own words.
+        The names of control tokens inside a message are plain text, so that a user cannot forge a turn (see
+        `ChatTemplate`, and `allow_special_tokens_in_content` to turn that off). Raises RequestError for a
+        conversation that the model's chat template refuses, with the template's own words.
         """
         given: Any = messages
         if isinstance(given, str) or not isinstance(given, Sequence):

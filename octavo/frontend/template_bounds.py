@@ -1,8 +1,8 @@
 """How much one rendering of a chat template may do, and what it costs to do it.
 
 The bounds are on turns of loops (a call counts as several) and on characters that are made, whether they end
-up in the prompt or not. What could make very much at once is reckoned before it is made. Knows the values that
-templates compute with, not how Jinja runs them.
+up in the prompt or not; what could make very many at once is reckoned before it is made. Knows the values
+that templates compute with, not how Jinja runs them.
 """
 
 from __future__ import annotations
