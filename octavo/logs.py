@@ -17,7 +17,7 @@ def get_logger(name: str) -> logging.Logger:
 
 def set_up_logging() -> None:
     """Show the log on stderr from the level in OCTAVO_LOG on (default: warning). Not for libraries."""
-    level = os.environ.get("OCTAVO_LOG", "warning").lower()
+    level = (os.environ.get("OCTAVO_LOG") or "warning").lower()
     if level not in _LEVELS:
         raise ConfigError(f"OCTAVO_LOG is {level!r}; it must be one of {', '.join(_LEVELS)}")
     handler = logging.StreamHandler()

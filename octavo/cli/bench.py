@@ -8,9 +8,12 @@ import json
 import click
 
 
-@click.group()
-def bench() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def bench(ctx: click.Context) -> None:
     """Measure how fast Octavo is on this machine. Other programs should be quiet meanwhile."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @bench.command()
@@ -27,6 +30,9 @@ def scheduler(json_path: str | None) -> None:
 
     from octavo.cli.bench_scheduler import STANDARD_CASES, measure, render
 
+    if json_path not in (None, "-"):
+        with click.open_file(json_path, "a"):  # to fail before measuring, not after
+            pass
     costs = []
     for number, case in enumerate(STANDARD_CASES, start=1):
         click.echo(f"case {number} of {len(STANDARD_CASES)}", err=True)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from octavo.cli.conversation import Conversation, Exchange
 from octavo.cli.flags import (
+    UNICODE_TEXT,
     SectionedCommand,
+    describe_error,
     engine_config,
     engine_options,
     sampling_options,
     sampling_params,
 )
-from octavo.cli.line_input import ReadLine, line_reader, read_message
+from octavo.cli.line_input import ReadLine, UnfinishedMessageError, line_reader, read_message
+from octavo.cli.output import note, note_stopping, write_answer
 from octavo.config import DEFAULT_MODEL
 from octavo.errors import OctavoError, UnsupportedError
 
@@ -27,14 +31,15 @@ if TYPE_CHECKING:
 
 @click.command(cls=SectionedCommand, params=[*sampling_options(), *engine_options()])
 @click.argument("model", default=DEFAULT_MODEL)
-@click.option("--system", metavar="TEXT", help="instructions that stand before the conversation")
+@click.option("--system", type=UNICODE_TEXT, help="instructions that stand before the conversation")
 def chat(model: str, system: str | None, **flags: Any) -> None:
     """Hold a conversation with MODEL in the terminal.
 
     MODEL is a name from `octavo models`, a path to a GGUF file or a Hugging Face folder, or a hub id
     org/name; without it, the model is smollm2.
 
-    Inside, /help lists the commands. Ctrl-C ends an answer, Ctrl-D the conversation.
+    Inside, /help lists the commands. Ctrl-C ends an answer, Ctrl-D the conversation. Where no terminal is
+    its input, the exit status is 1 if a message was not answered.
 
     \b
     Examples:
@@ -52,9 +57,13 @@ def chat(model: str, system: str | None, **flags: Any) -> None:
             f"{model} has no chat template, which a conversation needs; give one with --chat-template FILE, "
             f"or let the model continue a text: octavo run --raw {model}"
         )
-    _note(f"{model} is ready, with a context of {session.context} tokens. /help lists commands, Ctrl-D ends.")
+    note(f"{model} is ready, with a context of {session.context} tokens. /help lists commands, Ctrl-D ends.")
     with line_reader(cache_folder() / "chat_history") as read_line:
-        Chat(session, Conversation(system)).converse(read_line)
+        conversation = Chat(session, Conversation(system))
+        conversation.converse(read_line)
+    # Who types has seen what failed; a script is to know it in the end.
+    if conversation.failed and not sys.stdin.isatty():
+        click.get_current_context().exit(1)
 
 
 class Command(NamedTuple):
@@ -64,14 +73,23 @@ class Command(NamedTuple):
     meaning: str
     run: Callable[[str], None]
 
+    @property
+    def takes_text(self) -> bool:
+        """Whether a text may follow the command's name."""
+        return " " in self.usage
+
 
 class Chat:
-    """A conversation with a model: sends messages, shows answers, obeys commands."""
+    """A conversation with a model: sends messages, shows answers, obeys commands.
+
+    `failed` says whether anything that was asked for, by a message or a command, could not be done.
+    """
 
     def __init__(self, session: Session, conversation: Conversation) -> None:
         self.session = session
         self.conversation = conversation
         self.ended = False
+        self.failed = False
         self._last_answer: Answer | None = None
         commands = (
             Command("/help", "show this list", self.show_help),
@@ -93,11 +111,14 @@ class Chat:
         while not self.ended:
             try:
                 message = read_message(read_line)
+            except UnfinishedMessageError:
+                self._fail("the input ended within a message, which was not sent")
+                return
             except EOFError:
-                _note("")
+                note("")
                 return
             except KeyboardInterrupt:
-                _note("\n(Ctrl-D or /quit ends the conversation)")
+                note("\n(Ctrl-D or /quit ends the conversation)")
                 continue
             if message.startswith("/"):
                 self.obey(message)
@@ -109,16 +130,16 @@ class Chat:
         try:
             answer = self._answer(question)
         except OctavoError as error:
-            _note(f"octavo: error: {error}")
+            self._fail(describe_error(error))
             return False
         if answer is None:
             return False
         self._last_answer = answer
         if answer.interrupted:
-            _note("(stopped; /retry asks again)")
+            note("(stopped; /retry asks again)")
         elif answer.finish_reason == "length":
             limit = self.session.params.max_tokens
-            _note("(the context is full; see /clear)" if limit is None else f"(cut off at {limit} tokens)")
+            note("(the context is full; see /clear)" if limit is None else f"(cut off at {limit} tokens)")
         if answer.text:
             self.conversation.exchanges.append(Exchange(question, answer.text))
         return bool(answer.text)
@@ -128,39 +149,44 @@ class Chat:
         name, _, argument = line.partition(" ")
         command = self._commands.get(name)
         if command is None:
-            _note(f"There is no command {name}; see /help. To send it as a message, begin with a space.")
+            note(f"There is no command {name}; see /help. To send it as a message, begin with a space.")
+        elif argument.strip() and not command.takes_text:
+            note(f"{name} takes no text after it; nothing was done.")
         else:
             command.run(argument.strip())
 
     def show_help(self, argument: str) -> None:
         """List the commands."""
         for command in self._commands.values():
-            _note(f"  {command.usage:<14}{command.meaning}")
-        _note('\nA message goes on after a line that ends in \\, and from """ to the next """.')
-        _note("Ctrl-C ends an answer, Ctrl-D the conversation.")
+            note(f"  {command.usage:<14}{command.meaning}")
+        note('\nA message goes on after a line that ends in \\, and from """ to the next """.')
+        note(
+            "Ctrl-C ends an answer after the step under way, a second Ctrl-C the program at once; "
+            "Ctrl-D ends the conversation."
+        )
 
     def clear(self, argument: str) -> None:
         """Begin a new conversation."""
         self.conversation = Conversation(self.conversation.system)
-        _note("A new conversation.")
+        note("A new conversation.")
 
     def set_system(self, argument: str) -> None:
         """Set the system message, from the next answer on."""
         if argument:
             self.conversation.system = argument
-        _note(f"System message: {self.conversation.system or 'none'}")
+        note(f"System message: {self.conversation.system or 'none'}")
 
     def undo(self, argument: str) -> None:
         """Forget the last exchange."""
         if not self.conversation.exchanges:
-            _note("There is nothing to undo.")
+            note("There is nothing to undo.")
             return
-        _note(f"Forgotten: {self.conversation.exchanges.pop().question}")
+        note(f"Forgotten: {self.conversation.exchanges.pop().question}")
 
     def retry(self, argument: str) -> None:
         """Ask the last message again. Its answer is kept if no other comes."""
         if not self.conversation.exchanges:
-            _note("There is no message to ask again.")
+            note("There is no message to ask again.")
             return
         last = self.conversation.exchanges.pop()
         if not self.ask(last.question):
@@ -169,30 +195,33 @@ class Chat:
     def show_history(self, argument: str) -> None:
         """Show the conversation."""
         for message in self.conversation.messages():
-            _note(f"{message['role']}: {message['content']}")
+            note(f"{message['role']}: {message['content']}")
 
     def save(self, argument: str) -> None:
         """Write the conversation to a file."""
         if not argument:
-            _note("Name the file: /save FILE")
+            note("Name the file: /save FILE")
             return
-        path = Path(argument).expanduser()
+        path = os.path.expanduser(argument)
+        text = json.dumps(self.conversation.messages(), ensure_ascii=False, indent=2)
         try:
-            text = json.dumps(self.conversation.messages(), ensure_ascii=False, indent=2)
-            path.write_text(text + "\n", encoding="utf-8")
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except FileExistsError:
+            self._fail(f"{path} exists already, and was left as it is; name another file")
         except OSError as error:
-            _note(f"octavo: error: {error}")
+            self._fail(describe_error(error))
         else:
-            _note(f"Saved to {path}.")
+            note(f"Saved to {path}.")
 
     def show_stats(self, argument: str) -> None:
         """Show the speeds of the last answer."""
         last = self._last_answer
         if last is None:
-            _note("There is no answer yet.")
+            note("There is no answer yet.")
             return
         used = last.num_prompt_tokens + last.num_tokens
-        _note(f"{last.describe_speed()}\ncontext: {used} of {self.session.context} tokens used")
+        note(f"{last.describe_speed()}\ncontext: {used} of {self.session.context} tokens used")
 
     def quit(self, argument: str) -> None:
         """End the conversation."""
@@ -203,17 +232,18 @@ class Chat:
         prompt = self.session.render(self.conversation.messages_with(question))
         room = self.session.params.max_tokens or 1
         if len(prompt) + room > self.session.context:
-            _note(
+            self.failed = True
+            note(
                 f"The conversation no longer fits: with this message it has {len(prompt)} tokens, its answer "
                 f"needs room for {room}, and the context holds {self.session.context}. Nothing was dropped. "
                 f"/clear begins a new conversation; /undo, or a shorter message, may do as well."
             )
             return None
         try:
-            return self.session.answer(prompt, lambda piece: click.echo(piece, nl=False))
+            return self.session.answer(prompt, write_answer, note_stopping)
         finally:
             click.echo()
 
-
-def _note(text: str) -> None:
-    click.secho(text, err=True, dim=True)
+    def _fail(self, reason: str) -> None:
+        self.failed = True
+        note(f"octavo: error: {reason}")

@@ -15,7 +15,7 @@ class Exchange(NamedTuple):
 
 
 class Conversation:
-    """The exchanges so far, oldest first, and the system message that stands before them (None = none)."""
+    """The exchanges so far, oldest first, and the system message that stands before them, if any."""
 
     def __init__(self, system: str | None = None) -> None:
         self.system = system
@@ -23,7 +23,7 @@ class Conversation:
 
     def messages(self) -> list[Message]:
         """Everything said, as messages."""
-        said = [] if self.system is None else [{"role": "system", "content": self.system}]
+        said = [{"role": "system", "content": self.system}] if self.system else []
         for question, answer in self.exchanges:
             said += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         return said

@@ -18,7 +18,7 @@ import octavo
 from octavo.cli.machine import Machine
 from octavo.config import DEFAULT_MODEL
 from octavo.hub import ALIASES, Alias
-from octavo.hub.cache import alias_folder, cache_folder, cached_file
+from octavo.hub.cache import alias_folder, cache_folder, cached_file, file_in_the_way
 from octavo.hub.progress import format_size
 
 _SCARCE_MEMORY_BYTES = 10**9  # the default model, numpy and a short context take about half of it
@@ -138,6 +138,10 @@ def check_blas() -> Finding:
 
 def check_cache(folder: Path) -> Iterator[Finding]:
     """The folder of fetched models: how full it is, and whether another fits."""
+    if (obstacle := file_in_the_way(folder)) is not None:
+        text = f"{obstacle} is a file: no model can be fetched"
+        yield Finding("cache", Level.WARNING, text, "set OCTAVO_CACHE to a folder")
+        return
     size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     text = f"{folder}, {format_size(size_bytes)}"
     existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))

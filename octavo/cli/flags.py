@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 import click
 
 from octavo.config import EngineConfig, settings
-from octavo.errors import ConfigError, RequestError
+from octavo.errors import CapacityError, ConfigError, OctavoError, RequestError
 from octavo.types.params import SamplingParams
 from octavo.types.rules import field_rules
 
@@ -40,6 +40,23 @@ SAMPLING_FLAGS = (
 SAMPLING_DEFAULTS: Mapping[str, Any] = MappingProxyType({"max_tokens": None, "temperature": 0.0})
 
 _Made = TypeVar("_Made")
+
+
+class UnicodeText(click.ParamType):
+    """A text for the model. An argument that is not valid in the terminal's encoding is refused."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return `value` as it is. Ends with a usage error for bytes that were no text."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail("it is not valid UTF-8", param, ctx)
+        return value
+
+
+UNICODE_TEXT = UnicodeText()
 
 
 class _Source(NamedTuple):
@@ -79,7 +96,7 @@ class SectionedCommand(click.Command):
                 sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
         for section, records in sections.items():
             with formatter.section(section):
-                formatter.write_dl(records)
+                formatter.write_dl(records, col_max=min(30, formatter.width // 2))
 
 
 def engine_options() -> list[click.Parameter]:
@@ -114,6 +131,9 @@ def sampling_options() -> list[click.Parameter]:
 def engine_config(model: str, flags: Mapping[str, Any]) -> EngineConfig:
     """The configuration that the flags among `flags` ask for. Raises click.UsageError, naming the flag."""
     chosen = {name: flags[name] for name in settings() if name in flags}
+    for name, value in chosen.items():
+        if value == "":
+            raise click.UsageError(f"{spell_flag(name)} is empty; give it a value, or leave it out")
     return _made(lambda: EngineConfig.from_settings(model=model, **chosen))
 
 
@@ -127,21 +147,29 @@ def spell_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def describe_error(error: OctavoError | OSError) -> str:
+    """What went wrong, in the words of the command line."""
+    if isinstance(error, (ConfigError, RequestError, CapacityError)):
+        return _with_flags(str(error))
+    if isinstance(error, OctavoError) or error.strerror is None:
+        return str(error)
+    return f"{error.filename or 'input or output failed'}: {error.strerror}"
+
+
 def _made(make: Callable[[], _Made]) -> _Made:
     try:
         return make()
     except (ConfigError, RequestError) as error:
-        raise click.UsageError(_with_flags(str(error))) from error
+        raise click.UsageError(describe_error(error)) from error
 
 
 def _with_flags(message: str) -> str:
     """`message` with fields spelled as flags: its first word, and wherever no other word could be meant."""
-    names = {*settings(), *SAMPLING_FLAGS}
-    first, separator, rest = message.partition(" ")
-    if first in names:
-        first = spell_flag(first)
+    names = {*settings(), *SAMPLING_FLAGS} - {"model"}
     unmistakable = "|".join(name for name in names if "_" in name)
-    return first + separator + re.sub(rf"\b({unmistakable})\b", lambda match: spell_flag(match[0]), rest)
+    return re.sub(
+        rf"\A({'|'.join(names)})\b|\b({unmistakable})\b", lambda match: spell_flag(match[0]), message
+    )
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
@@ -158,5 +186,6 @@ def _click_type(kinds: tuple[Any, ...], number_type: type) -> dict[str, Any]:
     if get_origin(kind) is Literal:
         return {"type": click.Choice(get_args(kind))}
     if get_origin(kind) is Sequence:
-        return {"type": get_args(kind)[0], "multiple": True}
+        (item,) = get_args(kind)
+        return {"type": UNICODE_TEXT if item is str else item, "multiple": True}
     return {"type": kind}

@@ -13,14 +13,29 @@ QUOTES = '"""'
 
 _HISTORY_LINES = 1000
 
+
+class UnfinishedMessageError(EOFError):
+    """The end of input came within a message."""
+
+
 ReadLine = Callable[[str], str]  # prompt → line without its newline; raises EOFError at the end of input
 
 
 def read_message(read_line: ReadLine) -> str:
-    """One message. A backslash at a line's end and three quotes around lines join them. Raises EOFError."""
+    """One message. A backslash at a line's end and three quotes around lines join them.
+
+    Raises EOFError at the end of input, UnfinishedMessageError where that comes within a message.
+    """
     line = read_line(PROMPT)
-    if line.lstrip().startswith(QUOTES):
-        return _read_quoted(line.lstrip().removeprefix(QUOTES), read_line)
+    try:
+        if line.lstrip().startswith(QUOTES):
+            return _read_quoted(line.lstrip().removeprefix(QUOTES), read_line)
+        return _read_continued(line, read_line)
+    except EOFError:
+        raise UnfinishedMessageError from None
+
+
+def _read_continued(line: str, read_line: ReadLine) -> str:
     lines = []
     while line.endswith("\\"):
         lines.append(line.removesuffix("\\"))

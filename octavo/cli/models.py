@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from octavo.hub import ALIASES, ListedModel, available_models, resolve_model
+from octavo.hub import ALIASES, ListedModel, available_models, pull_model
 from octavo.hub.progress import format_size
 
-_PIPED_WIDTH = 1000  # columns: a table that is piped is cut nowhere
+_HEADINGS = ("NAME", "SIZE", "ON THIS DISK", "DESCRIPTION", "LICENCE")
 
 
 @click.command()
@@ -21,20 +21,29 @@ def pull(name: str, revision: str | None) -> None:
     """Fetch the model NAME, and print where it lies.
 
     NAME is a name from `octavo models`, or a hub id: org/name, or org/name:Q4_K_M for one of its GGUF files.
-    What is already here is not fetched again, and a fetch that was cut short goes on where it stopped.
+    What is already here is verified and, if intact, not fetched again; a fetch that was cut short goes on
+    where it stopped.
     """
-    click.echo(resolve_model(name, revision=revision))
+    click.echo(pull_model(name, revision=revision))
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="the list as JSON")
 def models(as_json: bool) -> None:
-    """List the models that have a short name, and the hub's models that are on this disk."""
+    """List the models that have a short name, and the hub's models that are on this disk.
+
+    Away from a terminal each model is a line, with tabs between its columns.
+    """
     listed = available_models()
     if as_json:
         click.echo(json.dumps([_as_dict(model) for model in listed], indent=2))
     else:
-        _show_table(listed)
+        rows = [_as_row(model) for model in listed]
+        if sys.stdout.isatty():
+            _show_table(rows)
+        else:
+            for row in (_HEADINGS, *rows):
+                click.echo("\t".join(row))
 
 
 def _as_dict(model: ListedModel) -> dict[str, Any]:
@@ -49,21 +58,25 @@ def _as_dict(model: ListedModel) -> dict[str, Any]:
     }
 
 
-def _show_table(listed: list[ListedModel]) -> None:
+def _as_row(model: ListedModel) -> tuple[str, ...]:
+    where = f"no: octavo pull {model.name}" if model.path is None else str(model.path)
+    return model.name, format_size(model.size_bytes), where, model.description, _licence(model) or ""
+
+
+def _show_table(rows: list[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("NAME", no_wrap=True)
-    table.add_column("SIZE", justify="right", no_wrap=True)
-    for heading in ("ON THIS DISK", "DESCRIPTION", "LICENCE"):
+    name, size, *others = _HEADINGS
+    table.add_column(name, no_wrap=True)
+    table.add_column(size, justify="right", no_wrap=True)
+    for heading in others:
         table.add_column(heading, overflow="fold")
-    for model in listed:
-        where = f"no: octavo pull {model.name}" if model.path is None else str(model.path)
-        cells = (model.name, format_size(model.size_bytes), where, model.description, _licence(model) or "")
-        table.add_row(*map(Text, cells))  # as Text: a path may hold what rich takes for markup
-    Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(table)
+    for row in rows:
+        table.add_row(*map(Text, row))  # as Text: a path may hold what rich takes for markup
+    Console().print(table)
 
 
 def _licence(model: ListedModel) -> str | None:

@@ -6,6 +6,8 @@ import difflib
 import importlib
 import io
 import logging
+import os
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +17,11 @@ from typing import Any
 import click
 
 from octavo import __version__
+from octavo.cli import INTERRUPTED
 from octavo.errors import OctavoError
 from octavo.logs import get_logger, set_up_logging
 
-INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended: 128 + SIGINT
+_HELP_COLUMNS = 110  # at most
 
 logger = get_logger(__name__)
 
@@ -52,12 +55,8 @@ Examples:
   octavo chat smollm2 --system "You answer in one sentence."
   octavo run path/to/model.gguf --raw "Once upon a time"
 
-\b
 The first use of smollm2 fetches it (98 MB). `octavo COMMAND --help` explains a command and lists its flags.
 """
-
-
-_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 class Failure(click.ClickException):
@@ -70,6 +69,13 @@ class Failure(click.ClickException):
 
 class Program(click.Group):
     """The group of all commands, each imported when it is used, and the one place where errors end."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse `args`. The help is as wide as the terminal; click alone would not go below 50 columns."""
+        width = max(min(shutil.get_terminal_size().columns, _HELP_COLUMNS) - 2, 30)
+        return super().make_context(info_name, args, parent, terminal_width=width, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands' names, in the order of the help."""
@@ -114,22 +120,40 @@ class Program(click.Group):
 
 def _describe(error: Exception) -> str:
     if isinstance(error, (OctavoError, OSError)):
-        return str(error)
+        from octavo.cli.flags import describe_error
+
+        return describe_error(error)
     advice = "" if logger.isEnabledFor(logging.DEBUG) else "; set OCTAVO_LOG=debug to see where"
     return f"unexpected {type(error).__name__}: {error}{advice}"
 
 
-@click.command(cls=Program, epilog=EXAMPLES, context_settings=_SETTINGS)
+@click.command(
+    cls=Program,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def program() -> None:
+@click.pass_context
+def program(ctx: click.Context) -> None:
     """Octavo runs large language models on an ordinary CPU."""
     set_up_logging()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
-def main() -> None:
+def run_program() -> None:
     """Run the program with the arguments of this process, and end the process."""
+    # A stream is None where its descriptor is closed. In this order each null device takes that descriptor.
+    sys.stdin = sys.stdin or open(os.devnull)
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What a terminal cannot show, and what a file holds that is no text, must not end a conversation.
             stream.reconfigure(errors="replace")
-    program(prog_name="octavo")
+    try:
+        program(prog_name="octavo")
+    except OSError as error:  # the help, which is shown before any command begins, could not be written
+        Failure(_describe(error)).show()
+        sys.exit(1)

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from octavo.cli import INTERRUPTED
 from octavo.cli.flags import (
+    UNICODE_TEXT,
     SectionedCommand,
     engine_config,
     engine_options,
     sampling_options,
     sampling_params,
 )
-from octavo.cli.program import INTERRUPTED
+from octavo.cli.output import note, note_stopping, write_answer
 from octavo.config import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
 @click.command(cls=SectionedCommand, params=[*sampling_options(), *engine_options()])
 @click.argument("model", default=DEFAULT_MODEL)
-@click.argument("prompt", required=False)
-@click.option("--system", metavar="TEXT", help="instructions that come before the prompt")
+@click.argument("prompt", required=False, type=UNICODE_TEXT)
+@click.option("--system", type=UNICODE_TEXT, help="instructions that come before the prompt")
 @click.option("--raw", is_flag=True, help="continue the prompt as it is, without the model's chat template")
 @click.option("--quiet", "-q", is_flag=True, help="no line with the speeds at the end")
 def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bool, **flags: Any) -> None:
@@ -37,7 +39,8 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
     from standard input, or asked for.
 
     The PROMPT is a message, put to the model through its chat template where it has one. The answer is
-    written to standard output as it comes, everything else to standard error. Ctrl-C ends the answer.
+    written to standard output as it comes, everything else to standard error. Ctrl-C ends the answer after
+    the step under way, which may take a while for a long PROMPT; a second Ctrl-C ends it at once.
 
     \b
     Examples:
@@ -45,7 +48,7 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
       octavo run smollm2 --system "Answer in French." "What is 2 + 2?"
       octavo run smollm2 --max-tokens 100 < question.txt > answer.txt
     """
-    if raw and system is not None:
+    if raw and system:
         raise click.UsageError("--system has no place in a --raw prompt; give one of them")
     if prompt is None and any(map(str.isspace, model)) and not os.path.exists(model):
         raise click.UsageError(f'name the model before the prompt: octavo run {DEFAULT_MODEL} "{model}"')
@@ -57,7 +60,7 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
     from octavo.cli.session import Session
 
     session = Session(config, params)
-    answer = session.answer(_make_prompt(session, text, system, raw), _write)
+    answer = session.answer(_make_prompt(session, text, system, raw), write_answer, note_stopping)
     if not answer.text.endswith("\n"):
         click.echo()
     if answer.finish_reason == "length" and params.max_tokens is None:
@@ -65,7 +68,7 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
             f"octavo: the answer is cut off: the context of {session.context} tokens is full", err=True
         )
     if not quiet:
-        click.secho(answer.describe_speed(), err=True, dim=True)
+        note(answer.describe_speed())
     if answer.interrupted:
         click.get_current_context().exit(INTERRUPTED)
 
@@ -83,7 +86,7 @@ def _make_prompt(session: Session, text: str, system: str | None, raw: bool) -> 
     if raw:
         return text
     if not session.has_chat_template:
-        if system is not None:
+        if system:
             raise click.UsageError(
                 f"{session.model} has no chat template for --system; leave it out, or give --chat-template"
             )
@@ -91,9 +94,5 @@ def _make_prompt(session: Session, text: str, system: str | None, raw: bool) -> 
             f"octavo: {session.model} has no chat template; it continues the prompt as it is", err=True
         )
         return text
-    instructions = [] if system is None else [{"role": "system", "content": system}]
+    instructions = [{"role": "system", "content": system}] if system else []
     return session.render([*instructions, {"role": "user", "content": text}])
-
-
-def _write(piece: str) -> None:
-    click.echo(piece, nl=False)

