@@ -137,7 +137,7 @@ class Setting(NamedTuple):
     def parse(self, value: Any) -> Any:
         """A number written as a text, with a unit or without, as that number; anything else as it is."""
         match = (
-            re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", value.lower())
+            re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([kmg]i?)?b?\s*", value.lower())
             if isinstance(value, str)
             else None
         )

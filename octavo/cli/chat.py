@@ -111,11 +111,10 @@ class Chat:
         while not self.ended:
             try:
                 message = read_message(read_line)
-            except UnfinishedMessageError:
-                self._fail("the input ended within a message, which was not sent")
-                return
-            except EOFError:
+            except EOFError as end:
                 note("")
+                if isinstance(end, UnfinishedMessageError):
+                    self._fail("the input ended within a message, which was not sent")
                 return
             except KeyboardInterrupt:
                 note("\n(Ctrl-D or /quit ends the conversation)")

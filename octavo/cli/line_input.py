@@ -14,11 +14,11 @@ QUOTES = '"""'
 _HISTORY_LINES = 1000
 
 
+ReadLine = Callable[[str], str]  # prompt → line without its newline; raises EOFError at the end of input
+
+
 class UnfinishedMessageError(EOFError):
     """The end of input came within a message."""
-
-
-ReadLine = Callable[[str], str]  # prompt → line without its newline; raises EOFError at the end of input
 
 
 def read_message(read_line: ReadLine) -> str:

@@ -144,10 +144,10 @@ def program(ctx: click.Context) -> None:
 
 def run_program() -> None:
     """Run the program with the arguments of this process, and end the process."""
-    # A stream is None where its descriptor is closed. In this order each null device takes that descriptor.
-    sys.stdin = sys.stdin or open(os.devnull)
-    sys.stdout = sys.stdout or open(os.devnull, "w")
-    sys.stderr = sys.stderr or open(os.devnull, "w")
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Its descriptor was closed. A file takes the lowest free one, which in this order is it.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, it lives as long as the program
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What a terminal cannot show, and what a file holds that is no text, must not end a conversation.

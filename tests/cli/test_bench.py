@@ -49,3 +49,16 @@ def test_json_in_a_file_goes_with_the_table(octavo: Octavo, tmp_path: Path) -> N
     path = tmp_path / "costs.json"
     assert "per request" in octavo("bench", "scheduler", "--json", str(path)).stdout
     assert json.loads(path.read_text()) == JSON
+
+
+def test_a_file_that_cannot_be_written_is_found_out_before_measuring(
+    octavo: Octavo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(case: SchedulerCase) -> SchedulerCost:
+        pytest.fail(f"measured {case}")
+
+    monkeypatch.setattr(bench_scheduler, "measure", refuse)
+    path = tmp_path / "no folder" / "costs.json"
+    result = octavo("bench", "scheduler", "--json", str(path))
+    assert result.exit_code == 1
+    assert result.stderr == f"octavo: error: {path}: No such file or directory\n"

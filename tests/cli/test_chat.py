@@ -23,9 +23,9 @@ def turns(*messages: tuple[str, str]) -> str:
     return said + "<|turn|>assistant: "
 
 
-def notes(result: Result) -> list[str]:
+def notes(result: Result, exit_code: int = 0) -> list[str]:
     """What was written besides answers, without the greeting."""
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == exit_code, result.output
     return result.stderr.splitlines()[1:]
 
 
@@ -60,6 +60,39 @@ def test_a_message_may_span_lines(chat: Octavo, core: ScriptedCore) -> None:
 def test_quit_ends_the_conversation(chat: Octavo, core: ScriptedCore) -> None:
     assert chat(["/quit", "Hi"]).exit_code == 0
     assert core.prompts == []
+
+
+@pytest.mark.parametrize("command", ["/clear", "/retry", "/undo", "/history", "/stats", "/help", "/quit"])
+def test_words_after_a_command_that_takes_none_are_refused(
+    chat: Octavo, core: ScriptedCore, command: str
+) -> None:
+    shown = notes(chat(["Hi", f"{command} please", "Next"]))
+    assert shown[0] == f"{command} takes no text after it; nothing was done."
+    assert core.prompts[1:] == [turns(("user", "Hi"), ("assistant", "One"), ("user", "Next"))]
+
+
+@pytest.mark.parametrize("lines", [['"""never', "closed"], ["goes on\\"]])
+def test_a_message_that_the_end_of_input_cuts_off_is_said_not_to_be_sent(
+    octavo: Octavo, core: ScriptedCore, lines: list[str]
+) -> None:
+    result = octavo("chat", "smollm2", input="\n".join(lines))
+    expected = ["", "octavo: error: the input ended within a message, which was not sent"]
+    assert notes(result, exit_code=1) == expected
+    assert core.prompts == []
+
+
+def test_an_empty_system_message_is_none(chat: Octavo, core: ScriptedCore) -> None:
+    chat(["Hi"], "--system", "")
+    assert core.prompts == [turns(("user", "Hi"))]
+
+
+def test_errors_in_the_conversation_speak_of_flags(chat: Octavo, core: ScriptedCore) -> None:
+    result = chat(["Hi"], "--stop-token-ids", "999")
+    assert notes(result, exit_code=1)[0].startswith("octavo: error: --stop-token-ids names token 999")
+
+
+def test_help_says_what_a_second_ctrl_c_does(chat: Octavo) -> None:
+    assert any("a second Ctrl-C the program at once" in line for line in notes(chat(["/help"])))
 
 
 def test_help_lists_the_commands(chat: Octavo) -> None:
@@ -143,9 +176,18 @@ def test_save_writes_the_messages_as_json(chat: Octavo, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_does_not_end_the_conversation(
     chat: Octavo, core: ScriptedCore, tmp_path: Path
 ) -> None:
-    result = chat([f"/save {tmp_path}", "Hi"])
-    assert notes(result)[0].startswith("octavo: error: ")
+    path = tmp_path / "no folder" / "chat.json"
+    result = chat([f"/save {path}", "Hi"])
+    assert notes(result, exit_code=1)[0] == f"octavo: error: {path}: No such file or directory"
     assert result.stdout == "One\n"
+
+
+def test_save_overwrites_nothing(chat: Octavo, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text("precious")
+    (note, *_) = notes(chat([f"/save {path}"]), exit_code=1)
+    assert note == f"octavo: error: {path} exists already, and was left as it is; name another file"
+    assert path.read_text() == "precious"
 
 
 def test_stats_show_speeds_and_how_full_the_context_is(chat: Octavo, core: ScriptedCore) -> None:
@@ -163,7 +205,11 @@ def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(chat: Octavo, core: 
     core.before_step = press
     result = chat(["Hi", "Go on"])
     assert result.stdout == "On\nTwo\n"
-    assert notes(result)[0] == "(stopped; /retry asks again)"
+    assert notes(result)[:3] == [
+        "",  # from the terminal's ^C on to a line of its own
+        "stopping after this step; Ctrl-C again to stop at once",
+        "(stopped; /retry asks again)",
+    ]
     assert core.prompts[1] == turns(("user", "Hi"), ("assistant", "On"), ("user", "Go on"))
 
 
@@ -188,7 +234,9 @@ def test_a_conversation_that_no_longer_fits_is_refused_and_stays_as_it_was(
     chat: Octavo, core: ScriptedCore
 ) -> None:
     result = chat(["Hi", "x" * CONTEXT, "/history", "Short", "/clear", "Hi"])
-    (refusal,) = [note for note in notes(result) if note.startswith("The conversation no longer fits")]
+    (refusal,) = [
+        note for note in notes(result, exit_code=1) if note.startswith("The conversation no longer fits")
+    ]
     assert f"the context holds {CONTEXT}" in refusal
     assert "/clear begins a new conversation" in refusal
     assert core.prompts[1] == turns(("user", "Hi"), ("assistant", "One"), ("user", "Short"))
@@ -197,7 +245,7 @@ def test_a_conversation_that_no_longer_fits_is_refused_and_stays_as_it_was(
 
 def test_room_for_the_whole_of_max_tokens_is_asked_for(chat: Octavo, core: ScriptedCore) -> None:
     result = chat(["Hi"], "--max-tokens", str(CONTEXT))
-    assert f"its answer needs room for {CONTEXT}" in notes(result)[0]
+    assert f"its answer needs room for {CONTEXT}" in notes(result, exit_code=1)[0]
     assert core.prompts == []
 
 
@@ -216,7 +264,7 @@ def test_a_failed_answer_leaves_no_trace_and_the_conversation_goes_on(
 
     core.before_step = fail_first
     result = chat(["Hi", "Again"])
-    assert notes(result)[0] == "octavo: error: the answer failed: out of luck"
+    assert notes(result, exit_code=1)[0] == "octavo: error: the answer failed: out of luck"
     assert core.prompts[1] == turns(("user", "Again"))
 
 
@@ -225,7 +273,9 @@ def test_a_conversation_that_the_template_refuses_is_an_error_of_that_message(
 ) -> None:
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}ok"
     result = chat(["/system Be brief.", "Hi"], "--chat-template", template)
-    assert any(note.startswith("octavo: error: ") and "no system" in note for note in notes(result))
+    assert any(
+        note.startswith("octavo: error: ") and "no system" in note for note in notes(result, exit_code=1)
+    )
     assert core.prompts == []
 
 

@@ -219,6 +219,15 @@ def test_the_cache_is_measured_and_need_not_exist(tmp_path: Path) -> None:
     assert (cache.level, cache.text) == (Level.OK, f"{tmp_path}/not/there, 0 B")
 
 
+def test_a_file_in_the_caches_place_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        (finding,) = diagnosis.check_cache(folder)
+        assert finding.level is Level.WARNING
+        assert finding.text == f"{tmp_path / 'file'} is a file: no model can be fetched"
+        assert "OCTAVO_CACHE" in finding.advice
+
+
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert level_of(list(diagnosis.check_cache(tmp_path)), "cache") is Level.WARNING

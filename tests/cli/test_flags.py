@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
 
-from octavo.cli.flags import SAMPLING_DEFAULTS, SAMPLING_FLAGS, sampling_params, spell_flag
+from octavo.cli.flags import (
+    SAMPLING_DEFAULTS,
+    SAMPLING_FLAGS,
+    describe_error,
+    sampling_params,
+    spell_flag,
+)
 from octavo.config import EngineConfig, settings
+from octavo.errors import CapacityError, ConfigError, OctavoError, RequestError, WeightError
+from octavo.frontend.llm_engine import LLMEngine
 from octavo.types.params import SamplingParams
 from octavo.types.rules import field_rules
 from tests.cli.conftest import Octavo, ScriptedCore
@@ -101,6 +110,13 @@ def test_without_flags_sampling_has_its_defaults_but_for_those_of_the_command_li
         (["--top-p", "5"], "--top-p is 5.0; it must be"),
         (["--max-tokens", "0"], "--max-tokens is 0; it must be"),
         (["--seed", str(2**64)], "--seed is"),
+        (["--stop", ""], "--stop[0] is ''"),
+        (["--max-num-seqs", "99999999999999"], "--max-num-seqs is 99999999999999; it must be"),
+        (["--kv-cache-memory", "9" * 400], "--kv-cache-memory is 999"),
+        (["--tokenizer", ""], "--tokenizer is empty"),
+        (["--chat-template", ""], "--chat-template is empty"),
+        (["--revision", ""], "--revision is empty"),
+        (["--kv-cache-memory", ""], "--kv-cache-memory is empty"),
     ],
 )
 def test_a_bad_value_is_a_usage_error_that_names_the_flag(
@@ -110,3 +126,38 @@ def test_a_bad_value_is_a_usage_error_that_names_the_flag(
     assert result.exit_code == 2
     assert complaint in result.stderr
     assert core.configs == []  # nothing was loaded to find out
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ConfigError("max_model_len is 9; tiny has 5"), "--max-model-len is 9; tiny has 5"),
+        (CapacityError("no room; set kv_cache_memory"), "no room; set --kv-cache-memory"),
+        (RequestError("stop is ''; the stop must be a text"), "--stop is ''; the stop must be a text"),
+        (ConfigError("model is ''; see max_num_seqs=4"), "model is ''; see --max-num-seqs=4"),
+        (WeightError("the key block_size is missing"), "the key block_size is missing"),
+        (OSError(errno.ENOSPC, "No space left"), "input or output failed: No space left"),
+        (OSError(errno.ENOENT, "No such file", "a/b"), "a/b: No such file"),
+        (OSError("cannot seek"), "cannot seek"),
+    ],
+)
+def test_errors_are_described_in_the_words_of_the_command_line(
+    error: OctavoError | OSError, shown: str
+) -> None:
+    assert describe_error(error) == shown
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError("max_model_len is 9"), CapacityError("too much: kv_cache_memory")]
+)
+def test_what_is_wrong_only_when_the_model_is_loaded_names_the_flag(
+    octavo: Octavo, monkeypatch: pytest.MonkeyPatch, error: OctavoError
+) -> None:
+    def from_config(config: EngineConfig) -> None:
+        raise error
+
+    monkeypatch.setattr(LLMEngine, "from_config", from_config)
+    result = octavo("run", "smollm2", "Hi")
+    assert result.exit_code == 1
+    assert result.stderr == f"octavo: error: {describe_error(error)}\n"
+    assert "--" in result.stderr

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli.line_input import CONTINUATION, PROMPT, ReadLine, line_reader, read_message
+from octavo.cli.line_input import (
+    CONTINUATION,
+    PROMPT,
+    ReadLine,
+    UnfinishedMessageError,
+    line_reader,
+    read_message,
+)
 
 
 def typing(lines: list[str], prompts: list[str] | None = None) -> ReadLine:
@@ -48,10 +55,13 @@ def test_the_prompt_shows_that_a_message_goes_on() -> None:
     assert prompts == [PROMPT, CONTINUATION] * 2
 
 
-@pytest.mark.parametrize("lines", [[], ["a\\"], ['"""a']])
-def test_the_end_of_input_ends_it_even_within_a_message(lines: list[str]) -> None:
-    with pytest.raises(EOFError):
-        read_message(typing(lines))
+def test_the_end_of_input_is_told_from_an_end_within_a_message() -> None:
+    with pytest.raises(EOFError) as caught:
+        read_message(typing([]))
+    assert not isinstance(caught.value, UnfinishedMessageError)
+    for lines in (["a\\"], ['"""a'], ['"""']):
+        with pytest.raises(UnfinishedMessageError):
+            read_message(typing(lines))
 
 
 def test_no_prompts_are_written_and_no_history_is_kept_away_from_a_terminal(

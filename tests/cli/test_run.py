@@ -48,6 +48,33 @@ def test_raw_and_system_exclude_each_other(octavo: Octavo, core: ScriptedCore) -
     assert "--system has no place in a --raw prompt" in result.stderr
 
 
+@pytest.mark.parametrize("flag", [[], ["--raw"]])
+def test_an_empty_system_message_is_none(octavo: Octavo, core: ScriptedCore, flag: list[str]) -> None:
+    core.answers = ["One", "Two"]
+    for arguments in (["--system", ""], []):
+        assert octavo("run", "smollm2", "Hi", *flag, *arguments).exit_code == 0
+    with_empty, without = core.prompts
+    assert with_empty == without
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["\udcff"], "PROMPT"),
+        (["Hi", "--system", "\udcff"], "--system"),
+        (["Hi", "--stop", "\udcff"], "--stop"),
+    ],
+)
+def test_an_argument_that_is_no_text_is_refused(
+    octavo: Octavo, core: ScriptedCore, arguments: list[str], named: str
+) -> None:
+    result = octavo("run", "smollm2", *arguments)
+    assert result.exit_code == 2
+    assert named in result.stderr.splitlines()[-1]
+    assert "it is not valid UTF-8" in result.stderr
+    assert core.configs == []
+
+
 @pytest.fixture
 def without_chat_template(core: ScriptedCore) -> None:
     core.tokenizer.chat_template = None
@@ -116,7 +143,13 @@ def test_ctrl_c_ends_the_answer_with_what_there_is(octavo: Octavo, core: Scripte
     result = octavo("run", "smollm2", "Hi")
     assert result.exit_code == 130
     assert result.stdout == "Par\n"
-    assert SPEEDS.fullmatch(result.stderr)
+    stopping, speeds = result.stderr.lstrip("\n").splitlines(keepends=True)
+    assert stopping == "stopping after this step; Ctrl-C again to stop at once\n"
+    assert SPEEDS.fullmatch(speeds)
+
+
+def test_the_help_says_what_a_second_ctrl_c_does(octavo: Octavo) -> None:
+    assert "a second Ctrl-C ends it at once" in " ".join(octavo("run", "--help").stdout.split())
 
 
 def test_an_answer_that_fills_the_context_is_reported(octavo: Octavo, core: ScriptedCore) -> None:

@@ -42,7 +42,9 @@ def test_ctrl_c_ends_the_answer_after_the_step_and_leaves_the_session_usable(
 ) -> None:
     core.answers = ["Paris.", "Rome."]
     press_ctrl_c_at(core, 2)
-    answer = session.answer("Hi", lambda piece: None)
+    announced: list[int] = []
+    answer = session.answer("Hi", lambda piece: None, lambda: announced.append(core.num_sent))
+    assert announced == [2]  # when it came, before the step's end
     assert answer.interrupted
     assert answer.text == "Par"  # the step under way was finished
     assert core.aborted == [core.requests[0].request_id]

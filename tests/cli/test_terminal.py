@@ -50,3 +50,30 @@ def test_chat_keeps_the_history_of_what_was_typed(tiny_model: Path, tmp_path: Pa
     assert b"of 512 tokens used" in result.stderr
     history = (tmp_path / "chat_history").read_text().splitlines()
     assert history[-3:] == ["Hi there", "/stats", "/quit"]
+
+
+def test_what_a_model_writes_cannot_drive_the_terminal() -> None:
+    code = r"""
+from octavo.cli.output import note, write_answer
+write_answer("a\x1b[2J\x07\r\x7f\x9bé\tb\n")
+note("c\x1b]0;title\x07d")
+"""
+    master, terminal = pty.openpty()
+    try:
+        command = [sys.executable, "-X", "utf8", "-c", code]
+        subprocess.run(command, stdout=terminal, stderr=terminal, check=True)
+        shown = os.read(master, 1000).decode()
+    finally:
+        os.close(terminal)
+        os.close(master)
+    assert "a\ufffd[2J\ufffd\ufffd\ufffd\ufffdé\tb\r\n" in shown  # the newline's \r is the terminal's own
+    assert "c\ufffd]0;title\ufffdd" in shown
+
+
+def test_what_a_model_writes_is_piped_as_it_is() -> None:
+    code = r"""
+from octavo.cli.output import write_answer
+write_answer("\x1b[31mred\x07\r\n")
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert result.stdout == b"\x1b[31mred\x07\r\n"

@@ -156,12 +156,25 @@ def test_complete_leftover_needs_no_download(index: FakeIndex, cache: Path) -> N
     assert visible_files(cache) == {"tiny.gguf": FIRST + SECOND}
 
 
-def test_file_of_another_size_is_replaced(index: FakeIndex, cache: Path) -> None:
+@pytest.mark.parametrize("damaged", [FIRST[:-1], FIRST[:-1] + b"b"], ids=["cut short", "another byte"])
+def test_damaged_file_is_replaced_and_said_to_be(
+    index: FakeIndex, cache: Path, capsys: pytest.CaptureFixture[str], damaged: bytes
+) -> None:
     alias = index.make_alias(FIRST)
     cache.mkdir()
-    (cache / "tiny.gguf").write_bytes(FIRST[:-1])
+    (cache / "tiny.gguf").write_bytes(damaged)
     fetch_alias(alias, cache, download=index.download)
     assert visible_files(cache) == {"tiny.gguf": FIRST}
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"{cache / 'tiny.gguf'} is damaged and will be replaced"
+
+
+def test_intact_file_is_found_where_nothing_can_be_written(index: FakeIndex, cache: Path) -> None:
+    alias = index.make_alias(FIRST)
+    cache.mkdir()
+    (cache / "tiny.gguf").write_bytes(FIRST)
+    assert fetch_alias(alias, cache, download=index.download) == cache / "tiny.gguf"
+    assert not (cache / ".lock").exists()
 
 
 def test_too_small_disk_is_refused_before_any_download(
@@ -184,10 +197,12 @@ def test_disk_that_fills_up_is_one_clear_error(index: FakeIndex, cache: Path) ->
     assert visible_files(cache) == {}
 
 
-def test_cache_that_cannot_be_made_is_one_clear_error(index: FakeIndex, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["file", "file/models", "file/models/tiny"])
+def test_file_in_the_caches_place_is_one_clear_error(index: FakeIndex, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DownloadError, match="OCTAVO_CACHE"):
-        fetch_alias(index.make_alias(FIRST), tmp_path / "file" / "models", download=index.download)
+    with pytest.raises(DownloadError) as caught:
+        fetch_alias(index.make_alias(FIRST), tmp_path / place, download=index.download)
+    assert str(caught.value).endswith(f": {tmp_path / 'file'} is a file; set OCTAVO_CACHE to a folder")
 
 
 CHILD = """

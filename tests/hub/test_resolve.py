@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from octavo.config import DEFAULT_MODEL
 from octavo.errors import ConfigError, ModelNotFoundError
-from octavo.hub import ALIASES, resolve_model, resolve_tokenizer
+from octavo.hub import ALIASES, pull_model, resolve_model, resolve_tokenizer
 from octavo.hub.aliases import Alias
 from octavo.hub.cache import cache_folder
 from octavo.hub.selection import Select, select_model, select_tokenizer
@@ -58,6 +59,27 @@ def test_alias_that_is_not_whole_in_the_cache_is_fetched(
     assert path == cache / "models" / DEFAULT_MODEL / ALIASES[DEFAULT_MODEL].file_name
 
 
+def test_pull_looks_at_the_bytes_of_a_cached_alias(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place_default_model(cache, ALIASES[DEFAULT_MODEL].size_bytes)
+    folders: list[Path] = []
+
+    def fetch(alias: Alias, folder: Path) -> Path:
+        folders.append(folder)
+        return folder / "verified"
+
+    monkeypatch.setattr("octavo.hub.fetch.fetch_alias", fetch)  # which verifies
+    assert pull_model(DEFAULT_MODEL) == cache / "models" / DEFAULT_MODEL / "verified"
+    assert folders == [cache / "models" / DEFAULT_MODEL]
+
+
+def test_pull_of_anything_else_resolves_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"GGUF")
+    assert pull_model(str(path)) == path
+    with pytest.raises(ConfigError, match="'v1' goes with a Hugging Face id"):
+        pull_model(DEFAULT_MODEL, revision="v1")
+
+
 def test_offline_fetches_no_alias(cache: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=f"octavo pull {DEFAULT_MODEL}"):
         resolve_model(DEFAULT_MODEL, offline=True)
@@ -82,6 +104,14 @@ def test_cache_is_under_the_xdg_cache_by_default(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "octavo"
+
+
+def test_tilde_in_the_caches_name_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OCTAVO_CACHE", "~/models")
+    assert cache_folder() == tmp_path / "models"
+    monkeypatch.setenv("OCTAVO_CACHE", "~nobody-of-this-name/models")
+    assert cache_folder() == Path("~nobody-of-this-name/models")
 
 
 def test_gguf_file_is_itself_whatever_its_name(tmp_path: Path) -> None:
@@ -121,6 +151,11 @@ def test_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(ModelNotFoundError, match=f"give its folder, {tmp_path}"):
         resolve_model(str(path))
+
+
+def test_what_is_neither_file_nor_folder_is_said_to_be_so() -> None:
+    with pytest.raises(ModelNotFoundError, match="is neither a regular file nor a folder: a model is"):
+        resolve_model(os.devnull)
 
 
 def test_tokenizer_of_an_alias_or_a_gguf_file_is_the_file(cache: Path, tmp_path: Path) -> None:
@@ -180,6 +215,7 @@ def test_unknown_name_suggests_aliases_and_paths_like_it(
     name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelNotFoundError, match=f"no model '{name}'; did you mean {meant}?"):
         resolve_model(name)
@@ -202,6 +238,14 @@ def test_path_that_does_not_exist_suggests_its_neighbour(tmp_path: Path) -> None
     with pytest.raises(ModelNotFoundError, match="no file or folder") as caught:
         resolve_model(str(tmp_path / "tiny-q4_k_n.gguf"))
     assert f"did you mean {tmp_path / 'tiny-Q4_K_M.gguf'}?" in str(caught.value)
+
+
+def test_what_is_no_model_is_not_suggested(tmp_path: Path) -> None:
+    (tmp_path / "tine.py").touch()
+    (tmp_path / "tina").mkdir()
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve_model(str(tmp_path / "tiny"))
+    assert "did you mean" not in str(caught.value)
 
 
 def test_gguf_path_that_does_not_exist_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

