@@ -112,7 +112,7 @@ def test_without_flags_sampling_has_its_defaults_but_for_those_of_the_command_li
         (["--seed", str(2**64)], "--seed is"),
         (["--stop", ""], "--stop[0] is ''"),
         (["--max-num-seqs", "99999999999999"], "--max-num-seqs is 99999999999999; it must be"),
-        (["--kv-cache-memory", "9" * 400], "--kv-cache-memory is 999"),
+        (["--kv-cache-memory", "9" * 400], "--kv-cache-memory is '999"),
         (["--tokenizer", ""], "--tokenizer is empty"),
         (["--chat-template", ""], "--chat-template is empty"),
         (["--revision", ""], "--revision is empty"),
