@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from octavo.frontend.llm_engine import LLMEngine as LLMEngine
     from octavo.types.outputs import CompletionOutput as CompletionOutput
     from octavo.types.outputs import RequestOutput as RequestOutput
+    from octavo.types.params import RequestOutputKind as RequestOutputKind
     from octavo.types.params import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
@@ -28,11 +29,24 @@ _HOMES = {
     "SamplingParams": "octavo.types.params",
     "RequestOutput": "octavo.types.outputs",
     "CompletionOutput": "octavo.types.outputs",
+    "RequestOutputKind": "octavo.types.params",
 }
-__all__ = ["LLM", "CompletionOutput", "EngineConfig", "LLMEngine", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "EngineConfig",
+    "LLMEngine",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

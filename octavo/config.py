@@ -8,11 +8,12 @@ is one new field. What start-up discovers (the model's shape, the number of bloc
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from octavo.errors import ConfigError
 
@@ -22,6 +23,7 @@ AUTO: Literal["auto"] = "auto"
 
 MOST = 2**53  # of any number: more than any machine has
 
+_NUMBER = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([kmg]i?)?b?\s*")
 _SIZE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
@@ -116,7 +118,9 @@ class EngineConfig:
         sections: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
             if name not in known:
-                raise ConfigError(f"unknown setting {name!r}; the settings are {', '.join(sorted(known))}")
+                near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+                listed = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+                raise ConfigError(f"there is no setting {name!r}; {listed}")
             sections.setdefault(known[name].section, {})[name] = known[name].parse(value)
         own = sections.pop("", {})
         default = cls()
@@ -136,11 +140,7 @@ class Setting(NamedTuple):
 
     def parse(self, value: Any) -> Any:
         """A number written as a text, with a unit or without, as that number; anything else as it is."""
-        match = (
-            re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([kmg]i?)?b?\s*", value.lower())
-            if isinstance(value, str)
-            else None
-        )
+        match = _NUMBER.fullmatch(value.lower()) if isinstance(value, str) else None
         if match is None or int not in self.kinds:
             return value
         unit = _SIZE_UNITS[match[2] or ""]
@@ -193,8 +193,4 @@ def settings() -> Mapping[str, Setting]:
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    return (
-        get_args(hint)
-        if get_origin(hint) is UnionType or str(get_origin(hint)) == "typing.Union"
-        else (hint,)
-    )
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

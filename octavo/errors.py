@@ -10,7 +10,7 @@ class OctavoError(Exception):
 
 
 class ConfigError(OctavoError, ValueError):
-    """An engine setting, or a combination of settings, that cannot work. Raised before anything is loaded."""
+    """An engine setting, or a combination of settings, that cannot work. Raised at the start."""
 
 
 class RequestError(OctavoError, ValueError):

@@ -32,7 +32,7 @@ from octavo.errors import ConfigError
         ("revision", 3, "revision is 3; it must be a text"),
         ("scheduling_policy", "luck", "scheduling_policy is 'luck'; it must be fcfs or priority"),
         ("backend", None, "backend is None; it must be reference"),
-        ("max_sequences", 3, "unknown setting 'max_sequences'; the settings are .*max_num_seqs"),
+        ("max_sequences", 3, "there is no setting 'max_sequences'; did you mean .*max_num_seqs"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_with_what_is(name: str, value: Any, complaint: str) -> None:

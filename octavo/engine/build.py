@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from octavo.backends.backend import Backend
-from octavo.config import AUTO, EngineConfig, SchedulerConfig
+from octavo.config import AUTO, EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.executor import InprocExecutor
 from octavo.engine.features import FEATURES, Parts
@@ -35,14 +36,13 @@ def build_engine(
     model = open_model(model_path)
     longest = _longest_sequence(config, model.spec)
     vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
-    backend = _make_backend(config, vocab_size)
+    backend = BACKENDS[config.backend](config, vocab_size)
     backend.load_model(model)
     kv_config = _plan_kv_cache(config, model.attention_layers, backend.kv_element_bytes, longest)
     max_model_len = longest
     if config.model.max_model_len == AUTO:
         max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
     check_fits(kv_config, max_model_len)
-    _check_chunking(config.scheduler, max_model_len)
     backend.allocate_kv_cache(kv_config)
 
     parts = Parts(config, backend, vocab_size)
@@ -65,11 +65,15 @@ def build_engine(
     return EngineCore(scheduler, executor), info
 
 
-def _make_backend(config: EngineConfig, num_token_ids: int) -> Backend:
+def _reference(config: EngineConfig, num_token_ids: int) -> Backend:
     from octavo.backends.reference.backend import ReferenceBackend
     from octavo.sampling.sampler import Sampler
 
     return ReferenceBackend(Sampler(num_token_ids, config.model.logprobs_mode))
+
+
+# The setting `backend` → what makes it; its modules are imported only then.
+BACKENDS: Mapping[str, Callable[[EngineConfig, int], Backend]] = {"reference": _reference}
 
 
 def _longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
@@ -111,11 +115,3 @@ def _make_input_batch(
             f"max_num_seqs={num_rows} requests of max_model_len={max_model_len} tokens are more than memory "
             "can keep account of; lower one of them"
         ) from error
-
-
-def _check_chunking(config: SchedulerConfig, max_model_len: int) -> None:
-    if not config.enable_chunked_prefill and config.max_num_batched_tokens < max_model_len:
-        raise ConfigError(
-            f"max_num_batched_tokens is {config.max_num_batched_tokens}; without chunked prefill it must be "
-            f"at least max_model_len, {max_model_len}, or a long prompt could never run"
-        )

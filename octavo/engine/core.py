@@ -38,10 +38,12 @@ class EngineCore:
         """Schedule, run, sample, update: one step.
 
         A step that fails ends its own requests with an error; the engine and everyone else go on. So does one
-        that is interrupted (KeyboardInterrupt), which is raised; who it ended is told by the next step.
+        that is interrupted (KeyboardInterrupt), which is raised; who it ended is told by the next step. Where
+        already the planning fails, nobody's state can be trusted, and every request ends.
         """
-        output = self.scheduler.schedule()
+        output = None
         try:
+            output = self.scheduler.schedule()
             self.executor.execute_model(output)
             outputs = self.scheduler.update_from_output(output, self.executor.sample_tokens())
         except BaseException as error:  # the core's one boundary handler: anything may go wrong under a step
@@ -49,7 +51,7 @@ class EngineCore:
             if not isinstance(error, Exception):
                 self._interrupted += outputs.outputs
                 raise
-            logger.exception("a step of %d requests failed", len(output.num_scheduled_tokens))
+            logger.exception("a step failed, and with it %d requests", len(outputs.outputs))
         outputs.outputs[:0] = self._interrupted
         self._interrupted = []
         return outputs

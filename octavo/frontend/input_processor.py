@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from octavo.errors import RequestError, UnsupportedError
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.types.outputs import EngineInfo
 from octavo.types.params import ALL_LOGPROBS, SamplingParams, required_features
 from octavo.types.requests import EngineCoreRequest
+from octavo.types.rules import text, whole
 
 # A text, the text's token ids, or either by name: {"prompt": …}, {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
-# Of one request: they are kept as Python numbers until the prompt is complete, about 100 bytes for each.
+# Most prompt log-probabilities a request may ask for: each takes about 100 bytes until it is delivered.
 MAX_PROMPT_LOGPROBS = 2**22
 
 
@@ -62,13 +64,13 @@ class InputProcessor:
     ) -> ProcessedInput:
         """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field."""
         self._check_params(params, priority, cache_salt)
-        text, token_ids = self._tokenize(prompt)
+        prompt_text, token_ids = self._tokenize(prompt)
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)
         self._check_prompt_logprobs(len(token_ids), params.prompt_logprobs)
         max_tokens = self._check_length(len(token_ids), params.max_tokens)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return ProcessedInput(
-            prompt=text,
+            prompt=prompt_text,
             prompt_token_ids=token_ids,
             params=msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed),
             priority=priority,
@@ -84,18 +86,15 @@ class InputProcessor:
                     f"engine is built without it; leave {field} out"
                 )
         params.check_against(self.info.vocab_size, self.info.max_logprobs)
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise RequestError(f"priority is {priority!r}; it must be a whole number", "priority")
+        whole(-(2**31))("priority", priority)
         if priority and self.info.scheduling_policy != "priority":
             raise RequestError(
                 f"priority is {priority}; under the {self.info.scheduling_policy} policy it must be 0 "
                 f"(start the engine with scheduling_policy='priority')",
                 "priority",
             )
-        if cache_salt is not None and not (isinstance(cache_salt, str) and cache_salt):
-            raise RequestError(
-                f"cache_salt is {cache_salt!r}; it must be a text that is not empty", "cache_salt"
-            )
+        if cache_salt is not None:
+            text()("cache_salt", cache_salt)
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """The prompt's text, if it has one, and its token ids."""
@@ -110,6 +109,8 @@ class InputProcessor:
             prompt = prompt[given[0]]
         if isinstance(prompt, str):
             return prompt, self.tokenizer.encode(prompt)
+        if isinstance(prompt, np.ndarray):
+            prompt = prompt.tolist()
         if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
             return None, self._check_token_ids(prompt)
         raise RequestError(
@@ -119,13 +120,17 @@ class InputProcessor:
     def _check_token_ids(self, token_ids: Sequence[Any]) -> list[int]:
         size = self.info.vocab_size
         for index, token_id in enumerate(token_ids):
-            if type(token_id) is not int or not 0 <= token_id < size:
+            if (
+                isinstance(token_id, bool)
+                or not isinstance(token_id, (int, np.integer))
+                or not 0 <= token_id < size
+            ):
                 raise RequestError(
                     f"prompt_token_ids[{index}] is {token_id!r}, which is out of vocabulary; ids are whole "
                     f"numbers from 0 to {size - 1}",
                     "prompt",
                 )
-        return list(token_ids)
+        return [int(token_id) for token_id in token_ids]
 
     def _truncate(self, token_ids: list[int], keep: int | None) -> list[int]:
         if keep is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Number
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 from tqdm import tqdm
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
@@ -20,6 +22,8 @@ from octavo.types.params import RequestOutputKind, SamplingParams
 
 Message = Mapping[str, Any]
 Bar = Callable[..., Any]  # makes a progress bar, with tqdm's arguments
+
+_TEMPLATE_ARGUMENTS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
 class LLM:
@@ -101,12 +105,7 @@ class LLM:
         if not messages:
             raise RequestError("messages is empty; a conversation has at least one message", "messages")
         variables = dict(chat_template_kwargs or {})
-        if taken := variables.keys() & {
-            "messages",
-            "tools",
-            "add_generation_prompt",
-            "continue_final_message",
-        }:
+        if taken := variables.keys() & _TEMPLATE_ARGUMENTS:
             raise RequestError(
                 f"chat_template_kwargs holds {', '.join(sorted(taken))}; give that as an argument of its own",
                 "chat_template_kwargs",
@@ -133,17 +132,21 @@ class LLM:
 
     def _run(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
         """Run `requests` to their ends; abort them all if anything interrupts."""
-        ids = [str(self._num_requests + index) for index in range(len(requests))]
+        # Ids that nobody else who uses the engine would choose.
+        ids = [f"LLM.generate-{self._num_requests + index}" for index in range(len(requests))]
         self._num_requests += len(requests)
         finished: dict[str, RequestOutput] = {}
+        missing = set(ids)
         try:
             with _progress_bar(use_tqdm, len(requests)) as show, deferred_interrupt() as was_interrupted:
                 for request_id, request in zip(ids, requests, strict=True):
                     self.engine.add_processed(request_id, request)
-                while len(finished) < len(requests):
+                while missing:
                     for output in self.engine.step():
-                        finished[output.request_id] = output
-                        show(output)
+                        if output.request_id in missing:
+                            missing.remove(output.request_id)
+                            finished[output.request_id] = output
+                            show(output)
                     if was_interrupted():
                         raise KeyboardInterrupt
         except BaseException:
@@ -154,13 +157,13 @@ class LLM:
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Tell one prompt from many: a list of numbers is one prompt, as token ids."""
-    if isinstance(prompts, (str, Mapping)):
+    if isinstance(prompts, (str, Mapping, np.ndarray)):
         return [prompts]
     if not isinstance(prompts, Sequence):
         raise RequestError(
             f"prompts is a {type(prompts).__name__}; it must be a prompt or a list of prompts", "prompts"
         )
-    is_token_ids = bool(prompts) and all(isinstance(item, (int, float)) for item in prompts)
+    is_token_ids = bool(prompts) and all(isinstance(item, (Number, np.generic)) for item in prompts)
     return [prompts] if is_token_ids else list(prompts)  # type: ignore[list-item, arg-type]
 
 

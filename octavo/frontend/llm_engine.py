@@ -56,8 +56,9 @@ class LLMEngine:
         try:
             for index, core_id in enumerate(core_ids):
                 self.client.add_request(request.for_answer(core_id, index, arrival_time))
-        except BaseException:
-            self.abort_requests([request_id])  # all answers or none
+        except BaseException:  # all answers or none
+            self.output_processor.forget(core_ids)
+            self.client.abort_requests(core_ids)
             raise
 
     def step(self) -> list[RequestOutput]:

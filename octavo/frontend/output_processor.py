@@ -53,8 +53,8 @@ class Answer:
         self.token_ids += output.new_token_ids[:num_new]
         if output.new_logprobs:
             self.logprobs.update(output.new_logprobs[:num_new])
-        if output.new_prompt_logprobs is not None:
-            self.logprobs.update_prompt(output.new_prompt_logprobs)
+        if output.prompt_logprobs is not None:
+            self.logprobs.update_prompt(output.prompt_logprobs)
         if stop_string is not None:
             self.finish_reason, self.stop_reason = FinishReason.STOP, stop_string
             return output.finish_reason is None
@@ -95,7 +95,7 @@ class UserRequest:
         self.metrics = RequestMetrics(arrival_time)
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
-        self._num_outputs = 0
+        self._prompt_logprobs_told = False
 
     @property
     def finished(self) -> bool:
@@ -110,8 +110,10 @@ class UserRequest:
         due = [answer for answer in changed if answer.is_due()]
         if not due:
             return None
-        self._num_outputs += 1
-        is_repetition = kind is RequestOutputKind.DELTA and self._num_outputs > 1
+        prompt_logprobs = self.answers[0].logprobs.prompt_logprobs
+        if kind is RequestOutputKind.DELTA and self._prompt_logprobs_told:
+            prompt_logprobs = None
+        self._prompt_logprobs_told |= prompt_logprobs is not None
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.input.prompt,
@@ -119,7 +121,7 @@ class UserRequest:
             outputs=[answer.make_output(kind) for answer in due],
             finished=self.finished,
             metrics=replace(self.metrics),
-            prompt_logprobs=None if is_repetition else self.answers[0].logprobs.prompt_logprobs,
+            prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             seed=self.input.params.seed,
         )
@@ -159,9 +161,13 @@ class OutputProcessor:
         """Forget all that is under way under the users' `request_ids`. Returns the core's ids of it."""
         users_ids = set(request_ids)
         ids = [id for id, answer in self._answers.items() if answer.user_request.request_id in users_ids]
-        for core_id in ids:
-            del self._answers[core_id]
+        self.forget(ids)
         return ids
+
+    def forget(self, core_ids: Iterable[str]) -> None:
+        """Forget answers by the core's ids. News of them are passed over."""
+        for core_id in core_ids:
+            self._answers.pop(core_id, None)
 
     def has_unfinished_requests(self) -> bool:
         """Whether anything is under way."""

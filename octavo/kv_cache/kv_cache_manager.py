@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from octavo.kv_cache.block import KVCacheBlock
 from octavo.kv_cache.block_pool import BlockPool
-from octavo.kv_cache.coordinator import KVCacheCoordinator
+from octavo.kv_cache.coordinator import CacheHit, KVCacheCoordinator
 from octavo.kv_cache.hashing import BlockHash, extend_block_hashes
 from octavo.types.kv import KVCacheConfig
 from octavo.types.steps import BlockIds
@@ -24,13 +23,6 @@ class CacheableRequest(Protocol):
     skip_reading_prefix_cache: bool
 
 
-class CacheHit(NamedTuple):
-    """A beginning of a sequence found in the prefix cache. Valid until any block changes hands."""
-
-    blocks: tuple[list[KVCacheBlock], ...]  # per group
-    num_tokens: int
-
-
 class KVCacheManager:
     """Gives blocks to requests, finds cached prefixes, and takes blocks back."""
 
@@ -40,9 +32,8 @@ class KVCacheManager:
         self.coordinator = KVCacheCoordinator(config, self.pool)
         self.block_size = self.coordinator.block_size
         self.max_num_tokens = config.max_num_tokens  # the longest sequence the cache can hold
-        self._managers = self.coordinator.managers
-        self._no_blocks: BlockIds = tuple([] for _ in self._managers)
-        self._no_hit = CacheHit(tuple([] for _ in self._managers), 0)
+        self._no_blocks: BlockIds = tuple([] for _ in config.groups)
+        self._no_hit = CacheHit(tuple([] for _ in config.groups), 0)
         # Blocks each request was admitted with the prospect of, and has not had yet.
         self._promised: dict[str, int] = {}
         self._num_promised = 0  # their sum
@@ -61,8 +52,7 @@ class KVCacheManager:
             return self._no_hit
         num_tokens = len(request.token_ids)
         self._extend_block_hashes(request, num_tokens)
-        blocks, length = self.coordinator.find_longest_cache_hit(request.block_hashes, num_tokens - 1)
-        return CacheHit(blocks, length)
+        return self.coordinator.find_longest_cache_hit(request.block_hashes, num_tokens - 1)
 
     def can_admit(self, request: CacheableRequest, hit: CacheHit) -> bool:
         """Whether all of the request's tokens and one more fit beside what running requests hold or were
@@ -88,42 +78,30 @@ class KVCacheManager:
             return self._allocate_first(request, num_new_tokens, hit)
         request_id = request.request_id
         num_tokens = request.num_computed_tokens + num_new_tokens
-        total = 0
-        for manager in self._managers:
-            manager.remove_skipped_blocks(request_id, request.num_computed_tokens)
-            total += manager.num_missing_blocks(request_id, num_tokens)
-        if total == 0:
+        self.coordinator.remove_skipped_blocks(request_id, request.num_computed_tokens)
+        num_missing = self.coordinator.num_missing_blocks(request_id, num_tokens)
+        if num_missing == 0:
             return self._no_blocks
-        if total > self.pool.num_free_blocks:
+        if num_missing > self.pool.num_free_blocks:
             return None
-        self._keep_promise(request_id, total)
-        return tuple(
-            manager.allocate_new_blocks(request_id, manager.num_missing_blocks(request_id, num_tokens))
-            for manager in self._managers
-        )
+        self._keep_promise(request_id, num_missing)
+        return self.coordinator.allocate_new_blocks(request_id, num_tokens)
 
     def cache_blocks(self, request: CacheableRequest, num_computed_tokens: int) -> None:
         """Publish the full blocks among the first `num_computed_tokens` tokens, whose KV is written."""
-        if not self.enable_caching:
-            return
         num_full = num_computed_tokens // self.block_size
-        for manager in self._managers:
-            if manager.num_cached_blocks[request.request_id] < num_full:
-                self._extend_block_hashes(request, num_computed_tokens)
-                manager.cache_blocks(request.request_id, request.block_hashes, num_full)
+        if self.enable_caching and self.coordinator.num_cached_blocks(request.request_id) < num_full:
+            self._extend_block_hashes(request, num_computed_tokens)
+            self.coordinator.cache_blocks(request.request_id, request.block_hashes, num_full)
 
     def free(self, request: CacheableRequest) -> None:
         """Give back everything the request holds. Nothing happens for one that holds nothing."""
         self._num_promised -= self._promised.pop(request.request_id, 0)
-        for manager in self._managers:
-            manager.free(request.request_id)
+        self.coordinator.free(request.request_id)
 
     def get_num_common_prefix_blocks(self, request: CacheableRequest, num_running: int) -> list[int]:
         """Per group the leading blocks that all `num_running` running requests share, `request` being one."""
-        return [
-            manager.get_num_common_prefix_blocks(request.request_id, num_running)
-            for manager in self._managers
-        ]
+        return self.coordinator.get_num_common_prefix_blocks(request.request_id, num_running)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while any request holds a block."""
@@ -131,37 +109,34 @@ class KVCacheManager:
 
     def get_holders(self) -> set[str]:
         """The ids of the requests that hold blocks."""
-        return set().union(*(manager.req_to_blocks for manager in self._managers))
+        return self.coordinator.get_holders()
 
     def check(self) -> None:
         """Recompute all reference counts from the requests' tables. Raises AssertionError."""
-        tables = [table for manager in self._managers for table in manager.req_to_blocks.values()]
-        self.pool.check(Counter(block.block_id for table in tables for block in table if not block.is_null))
+        self.pool.check(
+            Counter(block.block_id for block in self.coordinator.held_blocks() if not block.is_null)
+        )
         assert self._num_promised == sum(self._promised.values()), "promised blocks do not add up"
         assert self._promised.keys() <= self.get_holders(), "blocks are promised to requests that do not run"
 
     def _num_needed(self, hit: CacheHit, num_tokens: int) -> int:
         """Free blocks that `num_tokens` tokens beginning with `hit` take, its unheld ones included."""
-        total = sum(manager.get_num_blocks(num_tokens) for manager in self._managers)
-        return total - sum(block.ref_cnt > 0 for blocks in hit.blocks for block in blocks)
+        num_held = sum(block.ref_cnt > 0 for blocks in hit.blocks for block in blocks)
+        return self.coordinator.get_num_blocks(num_tokens) - num_held
 
     def _allocate_first(
         self, request: CacheableRequest, num_new_tokens: int, hit: CacheHit
     ) -> BlockIds | None:
-        if self._num_needed(hit, hit.num_tokens + num_new_tokens) > self.pool.num_free_blocks:
+        request_id = request.request_id
+        num_tokens = hit.num_tokens + num_new_tokens
+        if self._num_needed(hit, num_tokens) > self.pool.num_free_blocks:
             return None
-        # All hits are taken before any block is allocated, so that no group can evict another's hit.
-        for manager, blocks in zip(self._managers, hit.blocks, strict=True):
-            manager.adopt_computed_blocks(request.request_id, blocks)
-        ids, promised = [], 0
-        for manager, blocks in zip(self._managers, hit.blocks, strict=True):
-            missing = manager.num_missing_blocks(request.request_id, hit.num_tokens + num_new_tokens)
-            new_ids = manager.allocate_new_blocks(request.request_id, missing)
-            ids.append([block.block_id for block in blocks] + new_ids)
-            promised += manager.num_missing_blocks(request.request_id, len(request.token_ids))
-        self._promised[request.request_id] = promised
+        self.coordinator.adopt_computed_blocks(request_id, hit)
+        self.coordinator.allocate_new_blocks(request_id, num_tokens)
+        promised = self.coordinator.num_missing_blocks(request_id, len(request.token_ids))
+        self._promised[request_id] = promised
         self._num_promised += promised
-        return tuple(ids)
+        return self.coordinator.get_block_ids(request_id)
 
     def _keep_promise(self, request_id: str, num_blocks: int) -> None:
         kept = min(self._promised[request_id], num_blocks)

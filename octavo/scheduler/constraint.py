@@ -15,9 +15,8 @@ from octavo.scheduler.request import Request, RequestStatus
 class Constraint(Protocol):
     """One rule about who may run how many tokens in a step."""
 
-    blocks_queue: (
-        bool  # a veto ends the scheduling of this step; otherwise it only passes over the one request
-    )
+    # Whether a veto ends the planning of the step; otherwise it only passes over the one request.
+    blocks_queue: bool
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
         """How many of the `count` tokens from `start` on the request may run; 0 = not in this step. Pure."""

@@ -10,14 +10,15 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 
 from octavo.config import SchedulerConfig
-from octavo.errors import RequestError
-from octavo.kv_cache.kv_cache_manager import CacheHit, KVCacheManager
+from octavo.errors import ConfigError, RequestError
+from octavo.kv_cache.coordinator import CacheHit
+from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.budget import StepBudget
 from octavo.scheduler.constraint import Constraint, LongPrefill, TokenBudget, WholePrompts
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.request_queue import RequestQueue, SchedulingPolicy, create_request_queue
 from octavo.scheduler.stop import check_stop
-from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
+from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs, FinishReason, SchedulerStats
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import BlockIds, ModelRunnerOutput, SchedulerOutput
@@ -37,6 +38,7 @@ class Scheduler:
         self.kv_cache = kv_cache
         # No sequence can outgrow the cache, so one that runs alone always gets its blocks.
         self.max_model_len = min(max_model_len, kv_cache.max_num_tokens)
+        _check_chunking(config, self.max_model_len)
         self.policy = SchedulingPolicy(config.scheduling_policy)
         self.constraints = [*constraints, *_own_constraints(config)]
         self.requests: dict[str, Request] = {}
@@ -211,11 +213,10 @@ class Scheduler:
             if request is None or request.row < 0:
                 continue  # aborted while the step ran, and perhaps submitted anew
             sampled = result.sampled_token_ids.get(request_id)
-            prompt_logprobs = result.prompt_logprobs.get(request_id)
             num_new = self._append_output_tokens(request, sampled or [])
             if request.status is not RequestStatus.FINISHED_ERROR:  # its KV is as bad as its logits
                 self.kv_cache.cache_blocks(request, request.num_computed_tokens)
-            if sampled is None and prompt_logprobs is None:
+            if sampled is None:
                 continue  # part of a prompt: nothing to tell
             if request.status.is_finished:
                 self._free_request(request)
@@ -228,7 +229,7 @@ class Scheduler:
                     request.status.finish_reason,
                     request.stop_reason,
                     logprobs[:num_new] if logprobs else None,
-                    prompt_logprobs,
+                    result.prompt_logprobs.get(request_id),
                     request.num_cached_tokens,
                 )
             )
@@ -236,11 +237,18 @@ class Scheduler:
             self._drop_finished_from_running()
         return EngineCoreOutputs(outputs, self.make_stats())
 
-    def fail_step(self, output: SchedulerOutput, reason: str) -> EngineCoreOutputs:
-        """The step could not be run: its requests end with an error, all others go on."""
-        running = (request.request_id for request in self.running)
-        failed = [request_id for request_id in running if request_id in output.num_scheduled_tokens]
+    def fail_step(self, output: SchedulerOutput | None, reason: str) -> EngineCoreOutputs:
+        """The step could not be run: its requests (without a plan, all) end with an error; others go on."""
+        planned = list(self.requests) if output is None else list(output.num_scheduled_tokens)
+        failed = [i for i in planned if i in self.requests and (output is None or self.requests[i].row >= 0)]
         outputs = self.finish_requests(failed, RequestStatus.FINISHED_ERROR, reason)
+        # Some may have ended before the failure, and nobody has been told.
+        told = {ended.request_id for ended in outputs}
+        outputs += [
+            EngineCoreOutput(i, [], FinishReason.ERROR, reason)
+            for i in planned
+            if i not in told and i not in self.requests
+        ]
         return EngineCoreOutputs(outputs, self.make_stats())
 
     def make_stats(self) -> SchedulerStats:
@@ -294,6 +302,14 @@ class Scheduler:
         holders = self.kv_cache.get_holders()
         assert holders == {request.request_id for request in self.running}, (
             "blocks are held by the wrong requests"
+        )
+
+
+def _check_chunking(config: SchedulerConfig, max_model_len: int) -> None:
+    if not config.enable_chunked_prefill and config.max_num_batched_tokens < max_model_len:
+        raise ConfigError(
+            f"max_num_batched_tokens is {config.max_num_batched_tokens}; without chunked prefill it must be "
+            f"at least max_model_len, {max_model_len}, or a long prompt could never run"
         )
 
 

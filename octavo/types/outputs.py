@@ -32,7 +32,7 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the token id that ended it; for errors, what happened
     new_logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids
-    new_prompt_logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the whole prompt, with the first token
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
 
 
@@ -84,11 +84,8 @@ class CompletionOutput:
     cumulative_logprob: float | None = None  # sum over the chosen tokens, where logprobs were asked for
     logprobs: list[PositionLogprobs] | None = None  # parallel to token_ids
     finish_reason: str | None = None  # a FinishReason's value; None while it is running
-    stop_reason: int | str | None = (
-        None  # the stop string or token id that ended it; for errors, what happened
-    )
+    stop_reason: int | str | None = None  # the stop string or token id; for errors, what happened
 
-    @property
     def finished(self) -> bool:
         """Whether this answer is complete."""
         return self.finish_reason is not None
@@ -113,8 +110,6 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
-    prompt_logprobs: list[PositionLogprobs | None] | None = (
-        None  # the first entry is None: nothing precedes it
-    )
+    prompt_logprobs: list[PositionLogprobs | None] | None = None  # nothing precedes the first: None
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     seed: int | None = None  # the seed the sampling used (drawn at random where none was given)

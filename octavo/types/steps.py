@@ -52,4 +52,4 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     sampled_token_ids: dict[str, list[int]]
     logprobs: dict[str, list[TokenLogprobs]]  # for requests that asked for them, one entry a sampled token
-    prompt_logprobs: dict[str, list[TokenLogprobs]]  # for prompt tokens this step ran, where asked for
+    prompt_logprobs: dict[str, list[TokenLogprobs]]  # of a whole prompt, with its first sampled token

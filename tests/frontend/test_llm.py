@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo import LLM, SamplingParams
@@ -399,7 +400,7 @@ def test_eos_ends_a_request_unless_it_is_to_be_ignored(
 
 
 def test_settings_that_cannot_work_are_refused_at_the_start(tiny_model: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown setting 'max_sequences'"):
+    with pytest.raises(ConfigError, match="no setting 'max_sequences'"):
         make_llm(tiny_model, max_sequences=3)
     with pytest.raises(ConfigError, match="made for at most 512"):
         make_llm(tiny_model, max_model_len=1024)
@@ -456,9 +457,14 @@ def test_a_request_that_is_refused_half_way_leaves_none_of_its_answers(
             raise RequestError("no more")
         add(request)
 
-    monkeypatch.setattr(client, "add_request", refuse_the_second)
-    with pytest.raises(RequestError, match="no more"):
-        llm.engine.add_request("three", "hello", SamplingParams(n=3))
+    llm.engine.add_request("id", "hello", GREEDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "add_request", refuse_the_second)
+        with pytest.raises(RequestError, match="no more"):
+            llm.engine.add_request("id", "hello", SamplingParams(n=3))
+    # Whoever had the same id before is left alone.
+    assert len(core_of(llm).requests) == 1
+    llm.engine.abort_requests("id")
     assert_idle(llm)
 
 
@@ -504,3 +510,56 @@ def test_chat_template_variables_do_not_replace_arguments(llm: LLM) -> None:
 def test_a_cache_of_default_size_is_no_larger_than_could_be_used(tiny_model: Path) -> None:
     llm = LLM(str(tiny_model), max_num_seqs=2)
     assert core_of(llm).kv_cache.pool.num_usable_blocks == 2 * CONTEXT // 16
+
+
+def test_generate_beside_requests_of_the_engine_takes_only_its_own(tiny_model: Path) -> None:
+    llm = make_llm(tiny_model)
+    for request_id in ("0", "1"):
+        llm.engine.add_request(request_id, "someone else's", SamplingParams(max_tokens=50, ignore_eos=True))
+    outputs = llm.generate(["a", "b"], GREEDY, use_tqdm=False)
+    assert [output.prompt for output in outputs] == ["a", "b"]
+    assert len(core_of(llm).requests) == 2
+    llm.engine.abort_requests(["0", "1"])
+    assert_idle(llm)
+
+
+def test_prompts_may_be_numpy_arrays(llm: LLM) -> None:
+    ids = np.frombuffer(b"hello", np.uint8)
+    for prompt in (ids, list(ids), [ids], {"prompt_token_ids": ids}):
+        assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].prompt_token_ids == list(b"hello")
+
+
+@pytest.mark.parametrize("salt", ["\ud800", 5, b"x"])
+def test_a_salt_that_is_no_text_is_refused(llm: LLM, salt: Any) -> None:
+    with pytest.raises(RequestError, match="cache_salt is"):
+        llm.generate("x", GREEDY, cache_salt=salt, use_tqdm=False)
+
+
+def test_planning_that_fails_ends_every_request_and_the_engine_goes_on(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core_of(llm).kv_cache, "get_computed_blocks", fail)
+        outputs = llm.generate(["a", "b"], GREEDY, use_tqdm=False)
+    assert [output.outputs[0].stop_reason for output in outputs] == ["ValueError: a bug"] * 2
+    assert_idle(llm)
+    assert llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].finish_reason == "length"
+
+
+def test_results_that_cannot_be_taken_in_lose_no_request(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = core_of(llm)._append_output_tokens
+
+    def fail_for_the_second(request: Any, token_ids: Any) -> int:
+        if request.token_ids[0] == ord("b"):
+            raise ValueError("a bug")
+        return append(request, token_ids)
+
+    one_token = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(core_of(llm), "_append_output_tokens", fail_for_the_second)
+        outputs = llm.generate(["a", "b"], one_token, use_tqdm=False)  # "a" has ended when "b" fails
+    assert [output.outputs[0].finish_reason for output in outputs] == ["error"] * 2
+    assert_idle(llm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from octavo.frontend.input_processor import InputProcessor
@@ -18,6 +19,7 @@ from octavo.types.outputs import (
     SchedulerStats,
 )
 from octavo.types.params import RequestOutputKind, SamplingParams
+from octavo.types.sampling import TokenLogprobs
 
 INFO = EngineInfo(
     model_name="tiny",
@@ -124,3 +126,22 @@ def test_errors_reach_the_user_with_their_reason(tokenizer: Tokenizer) -> None:
     outputs = chat.processor.process_outputs(EngineCoreOutputs([news], SchedulerStats(0, 0, 0.0)))
     answer = outputs.request_outputs[0].outputs[0]
     assert (answer.finish_reason, answer.stop_reason, answer.text) == ("error", "out of luck", "")
+
+
+def test_prompt_logprobs_come_once_in_deltas_whoever_speaks_first(tokenizer: Tokenizer) -> None:
+    params = SamplingParams(n=2, prompt_logprobs=0, output_kind=RequestOutputKind.DELTA)
+    processor = OutputProcessor(tokenizer)
+    info = msgspec.structs.replace(INFO, features=frozenset({"prompt_logprobs"}))
+    request = InputProcessor(info, tokenizer).process_inputs("ab", params)
+    first, second = processor.add_request("user-id", request, 0.0)
+    logprobs = [TokenLogprobs([98], [-1.0], 1)]
+    news = [
+        EngineCoreOutput(second, [99]),
+        EngineCoreOutput(first, [99], prompt_logprobs=logprobs),
+        EngineCoreOutput(first, [99]),
+    ]
+    told = []
+    for output in news:
+        processed = processor.process_outputs(EngineCoreOutputs([output], SchedulerStats(0, 0, 0.0)))
+        told += [made.prompt_logprobs for made in processed.request_outputs]
+    assert [places and len(places) for places in told] == [None, 2, None]

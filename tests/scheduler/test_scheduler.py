@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.errors import RequestError
+from octavo.errors import ConfigError, RequestError
 from octavo.scheduler.request import RequestStatus
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.outputs import FinishReason
@@ -122,7 +122,7 @@ def test_a_threshold_of_zero_sets_no_limit() -> None:
 
 
 def test_without_chunked_prefill_a_prompt_runs_whole_or_waits() -> None:
-    scheduler = a_scheduler(max_num_batched_tokens=20, enable_chunked_prefill=False)
+    scheduler = a_scheduler(max_num_batched_tokens=20, max_model_len=20, enable_chunked_prefill=False)
     add(scheduler, "a", 12)
     add(scheduler, "b", 9)
     add(scheduler, "c", 2)
@@ -329,3 +329,8 @@ def test_a_step_that_failed_does_not_end_the_namesake_of_an_aborted_request() ->
     add(scheduler, "a", 5)
     assert scheduler.fail_step(output, "broken").outputs == []
     assert step(scheduler).num_scheduled_tokens == {"a": 5}
+
+
+def test_without_chunked_prefill_a_step_must_hold_the_longest_sequence() -> None:
+    with pytest.raises(ConfigError, match=r"max_num_batched_tokens is 19; .*at least max_model_len, 20"):
+        a_scheduler(max_num_batched_tokens=19, max_model_len=20, enable_chunked_prefill=False)
