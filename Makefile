@@ -28,7 +28,7 @@ stage = echo '$(1)' >&2; log=$$({ $(2); } 2>&1) || { printf '%s\n' "$$log" >&2; 
 .PHONY: run test check format clean help
 
 run: $(VENV)/.runtime  ## answer one question: make run PROMPT="..." MODEL=smollm2
-	@$(VENV)/bin/octavo run "$$MODEL" "$$PROMPT"
+	@$(VENV)/bin/octavo run "$$MODEL" -- "$$PROMPT"
 
 test: $(VENV)/.test $(VENV)/.models  ## run the tests: make test ARGS="tests/scheduler -k fcfs"
 	@$(VENV)/bin/python -m pytest $(ARGS)

@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from decimal import Decimal
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -23,8 +24,12 @@ AUTO: Literal["auto"] = "auto"
 
 MOST = 2**53  # of any number: more than any machine has
 
-_NUMBER = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([kmg]i?)?b?\s*")
-_SIZE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_NUMBER = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?)?b?\s*")
+_UNITS = {"": 1} | {
+    letter + i: (1024 if i else 1000) ** power
+    for power, letter in enumerate("kmgt", start=1)
+    for i in ("", "i")
+}
 
 
 def _setting(default: Any, help: str, least: float = 0, most: float = MOST) -> Any:
@@ -143,8 +148,7 @@ class Setting(NamedTuple):
         match = _NUMBER.fullmatch(value.lower()) if isinstance(value, str) else None
         if match is None or int not in self.kinds:
             return value
-        unit = _SIZE_UNITS[match[2] or ""]
-        return int(match[1]) * unit if match[1].isdigit() else int(float(match[1]) * unit)
+        return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, saying what is allowed, for a value that is not."""
@@ -164,7 +168,7 @@ class Setting(NamedTuple):
     def _describe_allowed(self, value: Any) -> str:
         """What is allowed, in words for someone who gave `value`."""
         least, most = self.field.metadata["least"], self.field.metadata["most"]
-        too_large = type(value) in (int, float) and value > most
+        too_large = isinstance(value, str) or (type(value) in (int, float) and value > most)
         limits = f" of at least {least}" + (f" and at most {most}" if most < MOST or too_large else "")
         units = " (4096, 32k and 2GiB are numbers)" if isinstance(value, str) else ""
         words = {

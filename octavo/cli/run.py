@@ -36,7 +36,7 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
 
     MODEL is a name from `octavo models`, a path to a GGUF file or a Hugging Face folder, or a hub id
     org/name; without it, the model is smollm2. A single argument is always the MODEL: the PROMPT is then read
-    from standard input, or asked for.
+    from standard input, or asked for. A PROMPT that begins with a dash goes after two: -- "-1 + 1 ="
 
     The PROMPT is a message, put to the model through its chat template where it has one. The answer is
     written to standard output as it comes, everything else to standard error. Ctrl-C ends the answer after
@@ -78,7 +78,10 @@ def _read_prompt() -> str:
     if sys.stdin.isatty():
         click.echo("Prompt: ", err=True, nl=False)
         return sys.stdin.readline().removesuffix("\n")
-    return sys.stdin.read().removesuffix("\n")
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"the prompt on standard input is not valid UTF-8: {error}") from error
 
 
 def _make_prompt(session: Session, text: str, system: str | None, raw: bool) -> Prompt:

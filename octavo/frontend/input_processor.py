@@ -65,7 +65,7 @@ class InputProcessor:
         """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field."""
         self._check_params(params, priority, cache_salt)
         prompt_text, token_ids = self._tokenize(prompt)
-        token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)
+        token_ids = self._truncate(token_ids, params.truncate_prompt_tokens, params.max_tokens)
         self._check_prompt_logprobs(len(token_ids), params.prompt_logprobs)
         max_tokens = self._check_length(len(token_ids), params.max_tokens)
         seed = secrets.randbits(63) if params.seed is None else params.seed
@@ -132,16 +132,17 @@ class InputProcessor:
                 )
         return [int(token_id) for token_id in token_ids]
 
-    def _truncate(self, token_ids: list[int], keep: int | None) -> list[int]:
+    def _truncate(self, token_ids: list[int], keep: int | None, max_tokens: int | None) -> list[int]:
+        """The last `keep` tokens; -1 = as many as leave room for `max_tokens`, or for one where it is None."""
         if keep is None:
             return token_ids
-        limit = self.info.max_model_len - 1  # room for one new token
+        limit = self.info.max_model_len - 1
         if keep > limit:
             raise RequestError(
-                f"truncate_prompt_tokens is {keep}; it must be at most {limit}, or -1 for that limit",
+                f"truncate_prompt_tokens is {keep}; it must be at most {limit}, or -1 for what fits",
                 "truncate_prompt_tokens",
             )
-        return token_ids[-(limit if keep < 0 else keep) :]
+        return token_ids[-(max(self.info.max_model_len - (max_tokens or 1), 1) if keep < 0 else keep) :]
 
     def _check_prompt_logprobs(self, num_prompt_tokens: int, asked: int | None) -> None:
         count = self.info.vocab_size if asked == ALL_LOGPROBS else asked or 0

@@ -71,12 +71,18 @@ class LLM:
             sampling_params = self.get_default_sampling_params()
         params = _one_each("sampling_params", sampling_params, len(prompts))
         priorities = _one_each("priority", 0 if priority is None else priority, len(prompts))
-        requests = [
-            self.engine.input_processor.process_inputs(
-                prompt, _final_only(own), priority=urgency, cache_salt=cache_salt
-            )
-            for prompt, own, urgency in zip(prompts, params, priorities, strict=True)
-        ]
+        requests = []
+        for index, (prompt, own, urgency) in enumerate(zip(prompts, params, priorities, strict=True)):
+            try:
+                requests.append(
+                    self.engine.input_processor.process_inputs(
+                        prompt, _final_only(own), priority=urgency, cache_salt=cache_salt
+                    )
+                )
+            except RequestError as error:
+                if len(prompts) == 1:
+                    raise
+                raise RequestError(f"request {index} of {len(prompts)}: {error}", error.param) from error
         return self._run(requests, use_tqdm)
 
     def chat(  # noqa: PLR0913 - the arguments users know from vLLM's LLM.chat

@@ -57,7 +57,10 @@ class KVCacheCoordinator:
 
     def num_missing_blocks(self, request_id: str, num_tokens: int) -> int:
         """Blocks the request lacks to hold `num_tokens` tokens."""
-        return sum(manager.num_missing_blocks(request_id, num_tokens) for manager in self.managers)
+        total = 0
+        for manager in self.managers:  # asked for every request in every step: a generator costs twice this
+            total += manager.num_missing_blocks(request_id, num_tokens)
+        return total
 
     def adopt_computed_blocks(self, request_id: str, hit: CacheHit) -> None:
         """Begin the request's tables with the hit's blocks, before any group allocates and evicts."""
@@ -78,7 +81,7 @@ class KVCacheCoordinator:
 
     def num_cached_blocks(self, request_id: str) -> int:
         """Leading blocks of the request that every group has published."""
-        return min(manager.num_cached_blocks[request_id] for manager in self.managers)
+        return min([manager.num_cached_blocks[request_id] for manager in self.managers])
 
     def cache_blocks(self, request_id: str, block_hashes: Sequence[BlockHash], num_full_blocks: int) -> None:
         """Publish the request's first `num_full_blocks` blocks, which are full and computed."""

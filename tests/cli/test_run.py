@@ -175,3 +175,10 @@ def test_a_prompt_longer_than_the_context_is_an_error(octavo: Octavo, core: Scri
     result = octavo("run", "smollm2", "x" * CONTEXT)
     assert result.exit_code == 1
     assert result.stderr.startswith("octavo: error: the prompt has ")
+
+
+def test_standard_input_that_is_no_utf8_is_refused(octavo: Octavo, core: ScriptedCore) -> None:
+    result = octavo("run", "smollm2", input=b"hi \xff there")
+    assert result.exit_code == 2
+    assert "the prompt on standard input is not valid UTF-8" in result.stderr
+    assert not core.requests

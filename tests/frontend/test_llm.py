@@ -78,7 +78,9 @@ def test_empty_input(llm: LLM) -> None:
 
 
 def test_one_bad_prompt_is_an_error_before_anything_runs(llm: LLM) -> None:
-    with pytest.raises(RequestError, match=f"has {CONTEXT + 10} tokens, and the context is {CONTEXT}"):
+    with pytest.raises(
+        RequestError, match=f"request 1 of 3: .* has {CONTEXT + 10} tokens, and the context is"
+    ):
         llm.generate(["fine", "x" * (CONTEXT + 10), "fine"], GREEDY, use_tqdm=False)
     assert_idle(llm)
 
@@ -125,6 +127,9 @@ def test_truncation_keeps_the_last_tokens(llm: LLM, keep: int, kept: int) -> Non
 def test_truncation_to_what_fits(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=1, truncate_prompt_tokens=-1)
     assert len(llm.generate("x" * (2 * CONTEXT), params, use_tqdm=False)[0].prompt_token_ids) == CONTEXT - 1
+    roomy = SamplingParams(temperature=0, max_tokens=7, truncate_prompt_tokens=-1, ignore_eos=True)
+    output = llm.generate("x" * (2 * CONTEXT), roomy, use_tqdm=False)[0]
+    assert (len(output.prompt_token_ids), len(output.outputs[0].token_ids)) == (CONTEXT - 7, 7)
     with pytest.raises(RequestError, match="truncate_prompt_tokens is 512"):
         llm.generate("x", SamplingParams(truncate_prompt_tokens=CONTEXT), use_tqdm=False)
 
