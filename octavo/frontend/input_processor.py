@@ -133,7 +133,7 @@ class InputProcessor:
         return [int(token_id) for token_id in token_ids]
 
     def _truncate(self, token_ids: list[int], keep: int | None, max_tokens: int | None) -> list[int]:
-        """The last `keep` tokens; -1 = as many as leave room for `max_tokens`, or for one where it is None."""
+        """The last `keep` tokens; -1 = as many as leave room for `max_tokens`, or for one if it is None."""
         if keep is None:
             return token_ids
         limit = self.info.max_model_len - 1
