@@ -91,6 +91,8 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | Bar = True,
+        priority: Sequence[int] | None = None,
+        cache_salt: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -130,7 +132,9 @@ class LLM:
         ]
         if sampling_params is None:
             sampling_params = msgspec.structs.replace(self.get_default_sampling_params(), max_tokens=None)
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(
+            prompts, sampling_params, use_tqdm=use_tqdm, priority=priority, cache_salt=cache_salt
+        )
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while requests run."""

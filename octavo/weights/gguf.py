@@ -103,7 +103,9 @@ def _read_part(path: Path) -> _Part:
 def _check_start(reader: HeaderReader) -> None:
     magic, version = reader.unpack(_START, "the header")
     if magic != MAGIC:
-        raise reader.file.error(f"is not a GGUF file: it begins with {magic!r}, not {MAGIC!r}")
+        raise reader.file.error(
+            f"this is no GGUF file: it begins with {magic!r}, not {MAGIC!r}; fetch it again"
+        )
     if version & 0xFFFF == 0:
         raise reader.file.error("is a big-endian GGUF file; only little-endian ones can be read: convert it")
     if version not in _SUPPORTED_VERSIONS:

@@ -266,6 +266,16 @@ def test_chat_takes_many_conversations(llm: LLM) -> None:
     assert len(llm.chat(conversations, GREEDY, use_tqdm=False)) == 2
 
 
+def test_chat_takes_what_generate_takes(tiny_model: Path) -> None:
+    llm = make_llm(tiny_model, scheduling_policy="priority")
+    messages = [{"role": "user", "content": "x" * 50}]
+    cached = [
+        llm.chat(messages, GREEDY, use_tqdm=False, priority=[1], cache_salt=salt)[0].num_cached_tokens
+        for salt in ("a", "b", "a")
+    ]
+    assert cached == [0, 0, 64]
+
+
 def test_chat_answers_until_the_model_ends_its_turn(llm: LLM) -> None:
     output = llm.chat([{"role": "user", "content": "x" * (CONTEXT - 60)}], use_tqdm=False)[0]
     answer = output.outputs[0]
