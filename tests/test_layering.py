@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
         "worker",
         *BASE,
     },
-    "engine.client": {"engine", *BASE},
+    "engine.client": {"engine", "models.registry", *BASE},
     "hub": {"errors", "config", "logs"},
     "ops": {"weights"},
     "weights": {"errors"},

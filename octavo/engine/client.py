@@ -8,8 +8,14 @@ from typing import Protocol
 
 from octavo.config import EngineConfig
 from octavo.engine.build import build_engine
+from octavo.models.registry import find_architecture
 from octavo.types.outputs import EngineCoreOutputs, EngineInfo
 from octavo.types.requests import EngineCoreRequest
+
+
+def check_architecture(architecture: str) -> None:
+    """Raise UnsupportedError, listing what there is, for an architecture that no engine here can run."""
+    find_architecture(architecture)
 
 
 class EngineCoreClient(Protocol):

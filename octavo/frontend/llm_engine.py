@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.engine.client import EngineCoreClient, InprocClient
+from octavo.engine.client import EngineCoreClient, InprocClient, check_architecture
 from octavo.frontend.chat_template import ChatTemplate
 from octavo.frontend.input_processor import InputProcessor, ProcessedInput, Prompt
 from octavo.frontend.output_processor import OutputProcessor
 from octavo.frontend.tokenizer import Tokenizer
-from octavo.hub import resolve_model, resolve_tokenizer
+from octavo.hub import ALIASES, resolve_model, resolve_tokenizer
 from octavo.types.outputs import EngineInfo, RequestOutput
 from octavo.types.params import SamplingParams
 from octavo.weights.gguf import GGUFFile
@@ -32,6 +32,9 @@ class LLMEngine:
     @classmethod
     def from_config(cls, config: EngineConfig) -> LLMEngine:
         """Find, fetch if need be, and load the configured model."""
+        alias = ALIASES.get(config.model.model)
+        if alias is not None:
+            check_architecture(alias.architecture)  # before it is fetched
         path = resolve_model(config.model.model, revision=config.model.revision)
         other = config.model.tokenizer
         tokenizer = load_tokenizer(path if other is None else resolve_tokenizer(other))

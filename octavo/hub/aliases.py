@@ -56,6 +56,7 @@ class Alias:
     description: str
     origin: str  # page of the model that the file was made from
     licence: str
+    architecture: str  # as the file itself calls it
     file_name: str
     parts: tuple[Part, ...]
     notices: tuple[Notices, ...] = ()
@@ -76,6 +77,7 @@ _SMOLLM2 = Alias(
     description="SmolLM2 135M Instruct, Q4_1: small and quick, answers in English",
     origin="https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
     licence="Apache-2.0",
+    architecture="llama",
     file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
     parts=(
         Part(
@@ -92,6 +94,7 @@ _GEMMA3_270M = Alias(
     description="Gemma 3 270M, Q4_K_M: base model, not trained to chat; runs once Gemma 3 is supported",
     origin="https://huggingface.co/google/gemma-3-270m",
     licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
+    architecture="gemma3",
     file_name="gemma-3-270m-q4_k_m.gguf",
     parts=(
         Part(

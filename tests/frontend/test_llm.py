@@ -578,3 +578,12 @@ def test_results_that_cannot_be_taken_in_lose_no_request(llm: LLM, monkeypatch: 
         outputs = llm.generate(["a", "b"], one_token, use_tqdm=False)  # "a" has ended when "b" fails
     assert [output.outputs[0].finish_reason for output in outputs] == ["error"] * 2
     assert_idle(llm)
+
+
+def test_a_model_that_cannot_run_is_refused_before_it_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
+    with pytest.raises(UnsupportedError, match="'gemma3' is not supported"):
+        LLM("gemma3-270m")
+    assert not list(tmp_path.iterdir())

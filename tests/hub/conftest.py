@@ -53,6 +53,7 @@ class FakeIndex:
             description="a tiny model",
             origin="https://example.org/tiny",
             licence="Apache-2.0",
+            architecture="llama",
             file_name="tiny.gguf",
             parts=tuple(parts),
             notices=texts,
