@@ -9,11 +9,12 @@ is one new field. What start-up discovers (the model's shape, the number of bloc
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from decimal import Decimal
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from octavo.errors import ConfigError
@@ -181,6 +182,7 @@ class Setting(NamedTuple):
         return ", or ".join(words.get(kind) or " or ".join(get_args(kind)) for kind in kinds)
 
 
+@functools.cache
 def settings() -> Mapping[str, Setting]:
     """Every setting by its name, in the order of the fields."""
     found: dict[str, Setting] = {}
@@ -189,12 +191,13 @@ def settings() -> Mapping[str, Setting]:
         holder = kind if is_dataclass(kind) else EngineConfig
         hints = get_type_hints(holder)
         found |= {
-            each.name: Setting(section, _kinds(hints[each.name]), each)
+            each.name: Setting(section, kinds_of(hints[each.name]), each)
             for each in fields(holder)
             if "help" in each.metadata
         }
-    return found
+    return MappingProxyType(found)
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
+def kinds_of(hint: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows: the members of a union, or the one type it is."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

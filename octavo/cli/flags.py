@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from octavo.config import EngineConfig, settings
+from octavo.config import EngineConfig, kinds_of, settings
 from octavo.errors import CapacityError, ConfigError, OctavoError, RequestError
 from octavo.types.params import SamplingParams
 from octavo.types.rules import field_rules
@@ -120,7 +120,10 @@ def sampling_options() -> list[click.Parameter]:
     return [
         FieldOption(
             _Source(
-                name, _kinds(hints[name]), SAMPLING_DEFAULTS.get(name, rules[name].default), rules[name].help
+                name,
+                kinds_of(hints[name]),
+                SAMPLING_DEFAULTS.get(name, rules[name].default),
+                rules[name].help,
             ),
             "Sampling",
         )
@@ -170,11 +173,6 @@ def _with_flags(message: str) -> str:
     return re.sub(
         rf"\A({'|'.join(names)})\b|\b({unmistakable})\b", lambda match: spell_flag(match[0]), message
     )
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:
-    """The types a field may have."""
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 def _click_type(kinds: tuple[Any, ...], number_type: type) -> dict[str, Any]:

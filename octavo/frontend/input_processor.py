@@ -20,7 +20,6 @@ from octavo.types.rules import text, whole
 # A text, the text's token ids, or either by name: {"prompt": …}, {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
-
 # Most prompt log-probabilities a request may ask for: each takes about 100 bytes until it is delivered.
 MAX_PROMPT_LOGPROBS = 2**22
 
@@ -142,7 +141,9 @@ class InputProcessor:
                 f"truncate_prompt_tokens is {keep}; it must be at most {limit}, or -1 for what fits",
                 "truncate_prompt_tokens",
             )
-        return token_ids[-(max(self.info.max_model_len - (max_tokens or 1), 1) if keep < 0 else keep) :]
+        if keep < 0:
+            keep = max(self.info.max_model_len - (max_tokens or 1), 1)
+        return token_ids[-keep:]
 
     def _check_prompt_logprobs(self, num_prompt_tokens: int, asked: int | None) -> None:
         count = self.info.vocab_size if asked == ALL_LOGPROBS else asked or 0

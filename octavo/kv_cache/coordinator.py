@@ -51,10 +51,6 @@ class KVCacheCoordinator:
                 return CacheHit(hits, agreed)
             length = agreed
 
-    def get_num_blocks(self, num_tokens: int) -> int:
-        """Blocks that a sequence of `num_tokens` tokens holds at once, at most."""
-        return sum(manager.get_num_blocks(num_tokens) for manager in self.managers)
-
     def num_missing_blocks(self, request_id: str, num_tokens: int) -> int:
         """Blocks the request lacks to hold `num_tokens` tokens."""
         total = 0

@@ -27,6 +27,7 @@ class KVCacheManager:
     """Gives blocks to requests, finds cached prefixes, and takes blocks back."""
 
     def __init__(self, config: KVCacheConfig, enable_caching: bool = True) -> None:
+        self.config = config
         self.enable_caching = enable_caching
         self.pool = BlockPool(config.num_blocks)
         self.coordinator = KVCacheCoordinator(config, self.pool)
@@ -122,7 +123,7 @@ class KVCacheManager:
     def _num_needed(self, hit: CacheHit, num_tokens: int) -> int:
         """Free blocks that `num_tokens` tokens beginning with `hit` take, its unheld ones included."""
         num_held = sum(block.ref_cnt > 0 for blocks in hit.blocks for block in blocks)
-        return self.coordinator.get_num_blocks(num_tokens) - num_held
+        return self.config.num_blocks_for(num_tokens) - num_held
 
     def _allocate_first(
         self, request: CacheableRequest, num_new_tokens: int, hit: CacheHit

@@ -2,7 +2,8 @@
 attention.
 
 Kinds differ in the answers to three questions: what of a sequence is in the prefix cache, how many blocks a
-sequence of some length needs, and which blocks a request needs no longer.
+sequence of some length needs (the spec's answer, by which the cache is sized as well), and which blocks a
+request needs no longer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class SingleTypeKVCacheManager(ABC):
     """The block tables of one group. Mutates the pool; never decides who gets blocks."""
 
     def __init__(self, spec: FullAttentionSpec, pool: BlockPool, group_id: int) -> None:
+        self.spec = spec
         self.block_size = spec.block_size
         self.pool = pool
         self.group_id = group_id
@@ -34,16 +36,12 @@ class SingleTypeKVCacheManager(ABC):
         """Cached blocks for the longest beginning of the sequence, of at most `max_length` tokens. Pure."""
 
     @abstractmethod
-    def get_num_blocks(self, num_tokens: int) -> int:
-        """Blocks that a sequence of `num_tokens` tokens holds at once, at most."""
-
-    @abstractmethod
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         """Give back the blocks that no later token of the request can see."""
 
     def num_missing_blocks(self, request_id: str, num_tokens: int) -> int:
         """Blocks the request lacks to hold `num_tokens` tokens."""
-        return max(self.get_num_blocks(num_tokens) - len(self.req_to_blocks.get(request_id, ())), 0)
+        return max(self.spec.num_blocks_for(num_tokens) - len(self.req_to_blocks.get(request_id, ())), 0)
 
     def adopt_computed_blocks(self, request_id: str, blocks: list[KVCacheBlock]) -> None:
         """Begin the request's table with cached blocks, taking a reference to each."""
@@ -99,10 +97,6 @@ class FullAttentionManager(SingleTypeKVCacheManager):
             blocks.append(block)
             prefix_id = block.prefix_id
         return blocks
-
-    def get_num_blocks(self, num_tokens: int) -> int:
-        """One block for every `block_size` tokens begun."""
-        return -(-num_tokens // self.block_size)
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         """Nothing: no block is ever out of sight."""

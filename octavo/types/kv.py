@@ -14,6 +14,10 @@ class FullAttentionSpec:
     head_size: int
     element_bytes: int  # bytes of one K or V number
 
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that a sequence of `num_tokens` tokens holds at once, at most."""
+        return -(-num_tokens // self.block_size)
+
     @property
     def page_bytes(self) -> int:
         """Bytes one block of one layer takes: K and V."""
@@ -42,7 +46,7 @@ class KVCacheConfig:
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that one sequence of `num_tokens` takes."""
-        return sum(-(-num_tokens // group.spec.block_size) for group in self.groups)
+        return sum(group.spec.num_blocks_for(num_tokens) for group in self.groups)
 
     @property
     def max_num_tokens(self) -> int:

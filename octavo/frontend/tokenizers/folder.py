@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 
 from octavo.errors import ModelNotFoundError, WeightError
 from octavo.frontend.tokenizers.parts import TokenizerParts, add_affixes
+from octavo.weights.json_object import read_object
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -51,7 +50,7 @@ class _JSONFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.values = _read_object(path)
+        self.values = read_object(path) if path.is_file() else {}
 
     def role_texts(self) -> dict[str, str | None]:
         """The texts of the tokens with a role, each written as it is or as an object that holds it."""
@@ -136,15 +135,3 @@ def _read_text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8") if path.is_file() else None
     except UnicodeError as error:
         raise WeightError(f"{path} is not UTF-8 text: {error}") from error
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise WeightError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise WeightError(f"{path} holds {reprlib.repr(content)}; it must be a JSON object")
-    return content
