@@ -11,7 +11,11 @@ export MODEL PROMPT
 
 VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check --no-input
-CPP     = $(shell find csrc -name '*.h' -o -name '*.cpp' 2>/dev/null)
+CPP     = $(shell find csrc tests -name '*.h' -o -name '*.cpp')
+
+# pip would put these into a new folder for every build. At one place, a change recompiles only what it touches.
+BUILD_TOOLS := $(shell sed -n 's/^requires = \[\(.*\)\]/\1/p' pyproject.toml | sed 's/, / /g') cmake ninja
+INSTALL     := $(PIP) install --no-build-isolation -e
 
 TEST_MODELS := smollm2 gemma3-270m
 
@@ -25,13 +29,16 @@ stage = echo '$(1)' >&2; log=$$({ $(2); } 2>&1) || { printf '%s\n' "$$log" >&2; 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: run test check format clean help
+.PHONY: run test sanitize check format clean help
 
 run: $(VENV)/.runtime  ## answer one question: make run PROMPT="..." MODEL=smollm2
 	@$(VENV)/bin/octavo run "$$MODEL" -- "$$PROMPT"
 
-test: $(VENV)/.test $(VENV)/.models  ## run the tests: make test ARGS="tests/scheduler -k fcfs"
+test: $(VENV)/.runtime $(VENV)/.test $(VENV)/.models  ## run the tests: make test ARGS="tests/scheduler -k fcfs"
 	@$(VENV)/bin/python -m pytest $(ARGS)
+
+sanitize: $(VENV)/.runtime $(VENV)/.test  ## run the native backend's tests with the compiler's sanitizers
+	@.ci/sanitize $(VENV)/bin/python
 
 check: $(VENV)/.check  ## formatting, lint and types, changing nothing
 	@$(call stage,Formatting,$(VENV)/bin/ruff format --check .)
@@ -45,7 +52,7 @@ format: $(VENV)/.check  ## format the code and mend what lint can mend
 	@$(if $(CPP),$(VENV)/bin/clang-format -i $(CPP))
 
 clean:  ## remove .venv, caches and build results
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist octavo/backends/native/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find octavo tests -name __pycache__ -prune -exec rm -rf {} +
 
 help:  ## this list
@@ -62,20 +69,24 @@ $(VENV)/.created:
 	@$(call stage,Making $(VENV),$(PYTHON) -m venv --clear $(VENV))
 	@touch $@
 
-$(VENV)/.runtime: $(VENV)/.created pyproject.toml
-	@$(call stage,Installing Octavo,$(PIP) install -e .)
+$(VENV)/.build: $(VENV)/.created pyproject.toml
+	@$(call stage,Installing the build tools,$(PIP) install $(BUILD_TOOLS))
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.runtime
+$(VENV)/.runtime: $(VENV)/.build csrc/CMakeLists.txt $(CPP)
+	@$(call stage,Compiling and installing Octavo,$(INSTALL) .)
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/.runtime
 	@$(call stage,Installing $(TORCH),$(PIP) install $(TORCH) || $(PIP) install --extra-index-url $(TORCH_INDEX) $(TORCH) \
 	  || { echo 'No $(TORCH) for this Python; name an index that has it: make test TORCH_INDEX=...'; false; })
-	@$(call stage,Installing the test tools,$(PIP) install -e '.[test]')
+	@$(call stage,Installing the test tools,$(INSTALL) '.[test]')
 	@touch $@
 
-$(VENV)/.models: $(VENV)/.runtime
+$(VENV)/.models: | $(VENV)/.runtime
 	@$(call stage,Fetching the models that tests use,for name in $(TEST_MODELS); do $(VENV)/bin/octavo pull $$name || exit; done)
 	@touch $@
 
-$(VENV)/.check: $(VENV)/.runtime
-	@$(call stage,Installing the check tools,$(PIP) install -e '.[check]')
+$(VENV)/.check: pyproject.toml | $(VENV)/.runtime
+	@$(call stage,Installing the check tools,$(INSTALL) '.[check]')
 	@touch $@

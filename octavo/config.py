@@ -23,6 +23,8 @@ DEFAULT_MODEL = "smollm2"
 
 AUTO: Literal["auto"] = "auto"
 
+KERNEL_BLOCK = 16  # tokens: the native backend's kernels take the KV cache in pieces of so many
+
 MOST = 2**53  # of any number: more than any machine has
 
 _NUMBER = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?)?b?\s*")
@@ -67,7 +69,15 @@ class ModelConfig:
 class CacheConfig:
     """The paged KV cache."""
 
-    block_size: int = _setting(16, "tokens a KV cache block holds", least=1)
+    block_size: int = _setting(
+        16,
+        "tokens a block holds: a multiple of 16, except in the reference backend",
+        least=1,
+        most=2**16,
+    )
+    kv_cache_dtype: Literal["auto", "bf16", "f32", "fp8_e4m3"] = _setting(
+        AUTO, "what K and V are kept as; auto = bf16, and f32 in the reference backend, which has no other"
+    )
     enable_prefix_caching: bool = _setting(True, "reuse the KV of equal prompt beginnings")
     kv_cache_memory: int | None = _setting(
         None, "memory of the KV cache: bytes, or a number with KiB, MiB, GiB", least=1
@@ -104,14 +114,40 @@ class EngineConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    backend: Literal["reference"] = _setting(
-        "reference", "what computes: reference (numpy, slow, the oracle of every test)"
+    backend: Literal["auto", "native", "reference"] = _setting(
+        AUTO,
+        "what computes: native (C++ kernels) or reference (numpy, slow, the oracle of every test); auto = "
+        "native where it can",
+    )
+    threads: int | None = _setting(
+        None,
+        "threads of the native backend; default: all processors this process may use",
+        least=1,
+        most=1024,
     )
 
     def __post_init__(self) -> None:
         for name, setting in settings().items():
             section = getattr(self, setting.section) if setting.section else self
             setting.check(name, getattr(section, name))
+        self._check_backend()
+
+    def _check_backend(self) -> None:
+        """Raise ConfigError for a cache that the backend does not have."""
+        if self.backend != "reference" and self.cache.block_size % KERNEL_BLOCK:
+            raise ConfigError(
+                f"block_size is {self.cache.block_size}; it must be a multiple of {KERNEL_BLOCK}, unless "
+                "backend is reference"
+            )
+        if self.backend == "reference":
+            self.require_reference_dtype()
+
+    def require_reference_dtype(self) -> None:
+        """Raise ConfigError for a kv_cache_dtype that the reference backend does not have."""
+        if self.cache.kv_cache_dtype not in (AUTO, "f32"):
+            raise ConfigError(
+                f"kv_cache_dtype is {self.cache.kv_cache_dtype}; the reference backend has only f32 (or auto)"
+            )
 
     @classmethod
     def from_settings(cls, **given: Any) -> EngineConfig:

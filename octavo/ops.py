@@ -55,13 +55,28 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
-    """One layer that attends: which it is, and its heads. Query heads share KV heads evenly, in order."""
+    """One layer that attends: which it is, its heads, and what each token sees. Query heads share KV heads
+    evenly, in order.
+
+    Scores are q·k times `scale`, then capped, then masked, then joined by the sinks, then the softmax.
+    """
 
     index: int  # the layer's number, as in KVCacheGroup.layers
     num_heads: int
     num_kv_heads: int
     head_size: int
     scale: float  # of the scores, before the softmax
+    # A token sees its request's tokens up to itself; otherwise all that the step has of them, as encoders do.
+    causal: bool = True
+    # It sees nothing before the last so many tokens, itself included (Longformer: The Long-Document Transformer,
+    # 2020); at least 1.
+    window: int | None = None
+    # Scores become soft_cap * tanh(score / soft_cap) (Gemma 2: Improving Open Language Models at a Practical
+    # Size, 2024).
+    soft_cap: float | None = None
+    # [num_heads] logits that take their part of the softmax and give no value (Efficient Streaming Language
+    # Models with Attention Sinks, 2023; learned, one a head, in gpt-oss, 2025).
+    sinks: Weight | None = None
 
 
 class Ops(Protocol[Tensor]):
@@ -88,8 +103,8 @@ class Ops(Protocol[Tensor]):
         """Turn each head of x [T, heads, head_size] as far as `positions` [T] says → the same shape."""
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: AttentionLayer) -> Tensor:
-        """Put this step's k and v into the layer's KV cache, then let each token attend to its request's
-        tokens up to itself.
+        """Put this step's k and v into the layer's KV cache, then let each token attend to those of its
+        request's tokens that `layer` lets it see.
 
         q [T, num_heads, head_size], k and v [T, num_kv_heads, head_size] → [T, num_heads * head_size]. Where
         the cache is and which tokens belong together is the step's matter, not the model's.

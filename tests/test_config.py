@@ -31,7 +31,10 @@ from octavo.errors import ConfigError
         ("chat_template", b"x", "it must be a text"),
         ("revision", 3, "revision is 3; it must be a text"),
         ("scheduling_policy", "luck", "scheduling_policy is 'luck'; it must be fcfs or priority"),
-        ("backend", None, "backend is None; it must be reference"),
+        ("backend", None, "backend is None; it must be auto or native or reference"),
+        ("threads", 0, "threads is 0; it must be a whole number of at least 1"),
+        ("kv_cache_dtype", "int4", "it must be auto or bf16 or f32 or fp8_e4m3"),
+        ("block_size", 24, "block_size is 24; it must be a multiple of 16, unless backend is reference"),
         ("max_sequences", 3, "there is no setting 'max_sequences'; did you mean .*max_num_seqs"),
     ],
 )
@@ -69,3 +72,14 @@ def test_a_configuration_made_without_flat_names_is_checked_too() -> None:
 
     with pytest.raises(ConfigError, match="block_size is 0"):
         EngineConfig(cache=CacheConfig(block_size=0))
+
+
+def test_blocks_of_the_reference_backend_hold_any_number_of_tokens() -> None:
+    assert EngineConfig.from_settings(block_size=24, backend="reference").cache.block_size == 24
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3"])
+def test_the_reference_backend_has_no_narrow_cache(dtype: str) -> None:
+    with pytest.raises(ConfigError, match=f"kv_cache_dtype is {dtype}; the reference backend has only f32"):
+        EngineConfig.from_settings(kv_cache_dtype=dtype, backend="reference")
+    EngineConfig.from_settings(kv_cache_dtype="f32", backend="reference")

@@ -49,8 +49,16 @@ ALLOWED: dict[str, set[str]] = {
     "worker": {"backends", *BASE},
     "prompt_logprobs": {"backends", "types"},
     "frontend": {"engine.client", "hub", "weights", *BASE},
-    "cli": {"frontend", "hub", "worker.memory", *BASE},
+    "cli": {"frontend", "hub", "worker.memory", "worker.processors", *BASE},
+    "cli.native_program": {"backends.native", "hub", "models", *BASE},
+    "cli.bench": {"cli", "backends.native", *BASE},
+    "cli.bench_generation": {"engine", "frontend", *BASE},
+    "cli.bench_kernels": {"cli", "backends.native", "ops", "weights", "worker.processors", *BASE},
+    "cli.bench_load": {"cli", "frontend", "hub", "models", *BASE},
+    "cli.bench_probes": {"cli", "backends.native", *BASE},
     "cli.bench_scheduler": {"kv_cache", "scheduler", *BASE},
+    "cli.bench_weights": {"weights", *BASE},
+    "cli.bench_work": {"models", "ops", *BASE},
 }
 CORE = ["octavo.types", "octavo.kv_cache", "octavo.scheduler", "octavo.engine.core"]
 CORE_MAY_IMPORT = {"numpy", "msgspec"}

@@ -20,10 +20,15 @@ from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
 class Backend(Protocol):
     """Places weights and the KV cache in memory, and runs steps over them."""
 
-    kv_element_bytes: int  # bytes of one K or V number in this backend's cache
+    def kv_head_bytes(self, head_size: int) -> int:
+        """Bytes that one token's K and V in one KV head take in this backend's cache."""
 
     def load_model(self, model: Model) -> None:
-        """Take the model's weights into the form this backend computes with. Once, before anything else."""
+        """Take the model's weights into the form this backend computes with. Once, before anything else.
+
+        Raises UnsupportedError, naming what is in the way, for a model this backend cannot run, and
+        CapacityError when its weights do not fit.
+        """
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         """Reserve `config.total_bytes`. Raises CapacityError when they are not to be had."""

@@ -4,8 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from octavo.cli.flags import SectionedCommand, engine_config, engine_options
+from octavo.config import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from octavo.cli.bench_load import Benchmark
+
+# Equal prompts are run again and again, and are to be computed each time.
+_PREFIX_CACHING = "enable_prefix_caching"
+
+_json_option = click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, writable=True, allow_dash=True),
+    metavar="FILE",
+    help="write the figures to FILE as JSON; - = standard output, in place of the table",
+)
+_model_argument = click.argument("model", default=DEFAULT_MODEL)
 
 
 @click.group(invoke_without_command=True)
@@ -16,30 +38,129 @@ def bench(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+def _count(flag: str, default: int | None, help: str) -> Callable[[Any], Any]:
+    return click.option(flag, type=click.IntRange(min=1), default=default, show_default=True, help=help)
+
+
+def _engine_options() -> list[click.Parameter]:
+    return [option for option in engine_options() if option.name != _PREFIX_CACHING]
+
+
+@bench.command(cls=SectionedCommand, params=_engine_options())
+@_model_argument
+@_count("--batch-size", 1, "requests that run together")
+@_count("--input-len", 32, "tokens of each prompt")
+@_count("--output-len", 128, "tokens generated for each prompt")
+@_count("--num-iters", None, "times to measure; default: as many as take 1.5 s, and at least 3")
+@_json_option
+def latency(
+    model: str,
+    batch_size: int,
+    input_len: int,
+    output_len: int,
+    num_iters: int | None,
+    json_path: str | None,
+    **flags: Any,
+) -> None:
+    """Measure how long requests that come together take: their first token, and each one after it.
+
+    Prompts are random tokens, answers are greedy and as long as asked for, and the prefix cache is off.
+    Loading the model and a first run to warm up do not count, and tokens are not turned into text. Shares of
+    what the machine can do are given where the native backend runs the model.
+    """
+    from octavo.cli.bench_load import LATENCY
+
+    _run_load(LATENCY, model, (batch_size, input_len, output_len), num_iters, json_path, flags)
+
+
+@bench.command(cls=SectionedCommand, params=_engine_options())
+@_model_argument
+@_count("--num-prompts", 64, "requests, all there when the clock starts")
+@_count("--input-len", 128, "tokens of each prompt")
+@_count("--output-len", 64, "tokens generated for each prompt")
+@_count("--num-iters", None, "times to measure; default: as many as take 1.5 s, and at least 1")
+@_json_option
+def throughput(
+    model: str,
+    num_prompts: int,
+    input_len: int,
+    output_len: int,
+    num_iters: int | None,
+    json_path: str | None,
+    **flags: Any,
+) -> None:
+    """Measure how fast many requests are done, in tokens per second, prompts included.
+
+    As `latency`, but requests may wait for one another, as the engine's settings have it.
+    """
+    from octavo.cli.bench_load import THROUGHPUT
+
+    _run_load(THROUGHPUT, model, (num_prompts, input_len, output_len), num_iters, json_path, flags)
+
+
 @bench.command()
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, writable=True, allow_dash=True),
-    metavar="FILE",
-    help="write the costs to FILE as JSON; - = standard output, in place of the table",
-)
+@click.option("--format", "formats", multiple=True, metavar="NAME", help="a format of weights, such as Q4_K")
+@_count("--threads", None, "threads; default: one for each processor this process may use")
+@_json_option
+def kernels(formats: tuple[str, ...], threads: int | None, json_path: str | None) -> None:
+    """Measure the native kernels one by one, beside what the machine can do. No model is needed."""
+    from octavo.cli.bench_kernels import STANDARD_FORMATS, measure_all
+
+    _check_writable(json_path)
+    report = measure_all(
+        formats or STANDARD_FORMATS, threads, lambda kernel: click.echo(f"{kernel} measured", err=True)
+    )
+    _write(json_path, report.to_json(), report.render())
+
+
+@bench.command()
+@_json_option
 def scheduler(json_path: str | None) -> None:
     """Measure what scheduling costs a step, under several loads. No model is needed."""
-    from rich.console import Console
-
     from octavo.cli.bench_scheduler import STANDARD_CASES, measure, render
 
-    if json_path not in (None, "-"):
-        with click.open_file(json_path, "a"):  # to fail before measuring, not after
-            pass
+    _check_writable(json_path)
     costs = []
     for number, case in enumerate(STANDARD_CASES, start=1):
         click.echo(f"case {number} of {len(STANDARD_CASES)}", err=True)
         costs.append(measure(case))
+    shown = [{**dataclasses.asdict(cost), "us_per_request": cost.us_per_request} for cost in costs]
+    _write(json_path, shown, render(costs))
+
+
+def _run_load(
+    benchmark: Benchmark,
+    model: str,
+    shape: tuple[int, int, int],
+    num_iters: int | None,
+    json_path: str | None,
+    flags: dict[str, Any],
+) -> None:
+    """Measure requests of a `shape` (number, prompt tokens, output tokens), and tell."""
+    from octavo.cli.bench_generation import Load
+    from octavo.cli.bench_load import measure
+    from octavo.cli.bench_report import render
+
+    config = engine_config(model, {**flags, _PREFIX_CACHING: False})
+    _check_writable(json_path)
+    setup, figures = measure(benchmark, config, Load(*shape), num_iters)
+    data = {"benchmark": benchmark.name, **dataclasses.asdict(setup), **dataclasses.asdict(figures)}
+    _write(json_path, data, render(setup, figures))
+
+
+def _check_writable(json_path: str | None) -> None:
+    """Fail before measuring, not after."""
+    if json_path not in (None, "-"):
+        with click.open_file(json_path, "a"):
+            pass
+
+
+def _write(json_path: str | None, data: Any, table: RenderableType) -> None:
+    """Write `data` as JSON where it was asked for, and the table unless that is on standard output."""
+    from rich.console import Console
+
     if json_path is not None:
-        shown = [{**dataclasses.asdict(cost), "us_per_request": cost.us_per_request} for cost in costs]
         with click.open_file(json_path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(shown, indent=2) + "\n")
+            file.write(json.dumps(data, indent=2) + "\n")
     if json_path != "-":
-        Console().print(render(costs))
+        Console().print(table)

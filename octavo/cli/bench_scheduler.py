@@ -104,7 +104,7 @@ def _make_scheduler(case: SchedulerCase, num_steps: int) -> Scheduler:
     # Lengths differ by up to a block, so that about equally many requests need a new block in each step.
     prompts = [_prompt(number, case.position + number % BLOCK_SIZE) for number in range(case.num_running)]
     num_blocks = 1 + sum(-(-(len(prompt) + num_steps + 1) // BLOCK_SIZE) for prompt in prompts)
-    spec = FullAttentionSpec(BLOCK_SIZE, num_kv_heads=1, head_size=1, element_bytes=1)
+    spec = FullAttentionSpec(BLOCK_SIZE, num_kv_heads=1, head_size=1, head_bytes=2)
     kv_cache = KVCacheManager(KVCacheConfig(num_blocks, (KVCacheGroup(spec, (0,)),)))
     config = SchedulerConfig(
         max_num_batched_tokens=sum(map(len, prompts)),

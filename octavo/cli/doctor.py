@@ -16,12 +16,20 @@ _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="everything found, as JSON")
-def doctor(as_json: bool) -> None:
+@click.option(
+    "--program", "model", metavar="MODEL", help="show what the native backend makes of MODEL instead"
+)
+def doctor(as_json: bool, model: str | None) -> None:
     """Look at this machine, and say what would keep Octavo from running well.
 
     Each line is ok, a warning (it runs, but slowly or not everywhere) or a problem (it cannot run), with what
     to do about it. The exit status is 1 if there is a problem.
     """
+    if model is not None:
+        from octavo.cli.native_program import describe_programs
+
+        click.echo(describe_programs(model))
+        return
     machine = read_machine()
     findings = diagnose(machine)
     if as_json:

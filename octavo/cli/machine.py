@@ -9,17 +9,13 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from octavo.worker.memory import (
-    available_memory_bytes,
-    control_group_folders,
-    free_memory_bytes,
-    total_memory_bytes,
-)
+from octavo.worker.memory import available_memory_bytes, free_memory_bytes, total_memory_bytes
+from octavo.worker.processors import num_usable_processors, processor_quota
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
@@ -72,8 +68,8 @@ def read_machine(proc: Path = PROC, cgroup: Path = CGROUP) -> Machine:
         cpu_model=cpu_model or platform.processor() or "unknown",
         instruction_sets=tuple(shown for shown, known in INSTRUCTION_SETS.items() if known & names),
         num_cpus=os.cpu_count() or 1,
-        num_usable_cpus=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
-        cpu_quota=min(_cpu_quotas(proc, cgroup), default=None),
+        num_usable_cpus=num_usable_processors(),
+        cpu_quota=processor_quota(proc, cgroup),
         memory_bytes=total_memory_bytes(proc),
         available_memory_bytes=available_memory_bytes(proc),
         free_memory_bytes=free_memory_bytes(proc, cgroup),
@@ -104,15 +100,6 @@ def parse_sysctl(text: str) -> tuple[str, frozenset[str]]:
 def _sysctl() -> str:
     command = ["sysctl", "machdep.cpu", "hw.optional"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-def _cpu_quotas(proc: Path, cgroup: Path) -> Iterator[float]:
-    """The limits of the process's control group (version 2 or 1) and of those above it, in processors."""
-    for folder, version in control_group_folders("cpu", proc, cgroup):
-        files = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        limit = " ".join(_read(folder / file) for file in files).split()
-        if len(limit) == 2 and limit[0].isdigit():  # "max" and "-1" are no limit
-            yield int(limit[0]) / int(limit[1])
 
 
 def _read(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +10,12 @@ from octavo.config import AUTO, EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.executor import InprocExecutor
 from octavo.engine.features import FEATURES, Parts
-from octavo.errors import CapacityError, ConfigError
+from octavo.errors import CapacityError, ConfigError, UnsupportedError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.kv_cache.layout import check_fits, plan_kv_cache
+from octavo.logs import get_logger
 from octavo.models.load import open_model
+from octavo.models.model import Model
 from octavo.models.spec import ModelSpec
 from octavo.ops import AttentionLayer
 from octavo.scheduler.scheduler import Scheduler
@@ -23,6 +24,9 @@ from octavo.types.outputs import EngineInfo
 from octavo.worker.input_batch import InputBatch
 from octavo.worker.memory import kv_cache_bytes
 from octavo.worker.model_runner import ModelRunner
+from octavo.worker.processors import default_num_threads
+
+logger = get_logger(__name__)
 
 
 def build_engine(
@@ -36,9 +40,8 @@ def build_engine(
     model = open_model(model_path)
     longest = _longest_sequence(config, model.spec)
     vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
-    backend = BACKENDS[config.backend](config, vocab_size)
-    backend.load_model(model)
-    kv_config = _plan_kv_cache(config, model.attention_layers, backend.kv_element_bytes, longest)
+    backend = _load(config, model, vocab_size)
+    kv_config = _plan_kv_cache(config, model.attention_layers, backend, longest)
     max_model_len = longest
     if config.model.max_model_len == AUTO:
         max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
@@ -65,15 +68,43 @@ def build_engine(
     return EngineCore(scheduler, executor), info
 
 
-def _reference(config: EngineConfig, num_token_ids: int) -> Backend:
+def _load(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
+    """The backend that was asked for, or the first that can run the model, with the model loaded."""
+    if config.backend == "reference":
+        return _load_reference(config, model, num_token_ids)
+    try:
+        return _load_native(config, model, num_token_ids)
+    except UnsupportedError as error:
+        if config.backend == "native":
+            raise
+        config.require_reference_dtype()
+        logger.warning(
+            "running on the slow reference backend, because %s (if that is wanted, set backend to reference)",
+            error,
+        )
+        return _load_reference(config, model, num_token_ids)
+
+
+def _load_native(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
+    from octavo.backends.native.backend import NativeBackend
+    from octavo.backends.native.library import make_engine
+    from octavo.backends.native.sampling import NativeSampler
+
+    engine = make_engine(config.threads or default_num_threads())
+    sampler = NativeSampler(engine, num_token_ids, config.model.logprobs_mode)
+    dtype = config.cache.kv_cache_dtype
+    backend = NativeBackend(engine, sampler, "bf16" if dtype == AUTO else dtype)
+    backend.load_model(model)
+    return backend
+
+
+def _load_reference(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
     from octavo.backends.reference.backend import ReferenceBackend
     from octavo.sampling.sampler import Sampler
 
-    return ReferenceBackend(Sampler(num_token_ids, config.model.logprobs_mode))
-
-
-# The setting `backend` → what makes it; its modules are imported only then.
-BACKENDS: Mapping[str, Callable[[EngineConfig, int], Backend]] = {"reference": _reference}
+    backend = ReferenceBackend(Sampler(num_token_ids, config.model.logprobs_mode))
+    backend.load_model(model)
+    return backend
 
 
 def _longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
@@ -90,12 +121,14 @@ def _longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
 
 
 def _plan_kv_cache(
-    config: EngineConfig, layers: tuple[AttentionLayer, ...], element_bytes: int, longest: int
+    config: EngineConfig, layers: tuple[AttentionLayer, ...], backend: Backend, longest: int
 ) -> KVCacheConfig:
     """The cache that was asked for, or of a share of the memory, but not larger than could ever be used."""
     cache = config.cache
     specs = [
-        FullAttentionSpec(cache.block_size, each.num_kv_heads, each.head_size, element_bytes)
+        FullAttentionSpec(
+            cache.block_size, each.num_kv_heads, each.head_size, backend.kv_head_bytes(each.head_size)
+        )
         for each in layers
     ]
     planned = plan_kv_cache(specs, kv_cache_bytes(cache), cache.num_blocks_override)

@@ -7,6 +7,14 @@ import numpy as np
 from octavo.sampling.filters import most_likely
 from octavo.types.sampling import TokenLogprobs
 
+# logprobs_mode → (of the logits after adjustments, temperature and filters, normalized to log-probabilities)
+LOGPROBS_MODES = {
+    "raw_logprobs": (False, True),
+    "raw_logits": (False, False),
+    "processed_logprobs": (True, True),
+    "processed_logits": (True, False),
+}
+
 
 def gather_logprobs(logits: np.ndarray, token_id: int, count: int, *, normalize: bool) -> TokenLogprobs:
     """Log-probabilities of `token_id` and of the `count` most likely tokens at one position, from logits [V].

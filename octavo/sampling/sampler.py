@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from octavo.sampling.adjustments import apply_adjustments
 from octavo.sampling.filters import apply_min_p, apply_top_k, apply_top_p
-from octavo.sampling.logprobs import gather_logprobs
+from octavo.sampling.logprobs import LOGPROBS_MODES, gather_logprobs
 from octavo.sampling.noise import gumbel_noise
 from octavo.types.sampling import (
     INVALID_TOKEN_ID,
@@ -20,39 +21,36 @@ from octavo.types.sampling import (
     TokenLogprobs,
 )
 
-# logprobs_mode → (taken after temperature and filters, normalized to log-probabilities)
-_LOGPROBS_MODES = {
-    "raw_logprobs": (False, True),
-    "raw_logits": (False, False),
-    "processed_logprobs": (True, True),
-    "processed_logits": (True, False),
-}
-
 
 class Sampler:
     """Samples a token from each row of logits.
 
-    The order of the steps: padding is masked and unusable rows are set apart; greedy rows take their most
-    likely token; the others are brought to their temperature, narrowed by min_p, top_k and top_p, and drawn
-    from; logprobs are gathered. Whatever changes logits for greedy rows too (a mask, a bias, a penalty)
-    belongs before the arg max, on logits of which the rows that report raw logprobs have been copied.
+    The order of the steps: padding is masked and unusable rows are set apart; logits are adjusted by mask,
+    bias and penalties; greedy rows take their most likely token; the others are brought to their temperature,
+    narrowed by min_p, top_k and top_p, and drawn from; logprobs are gathered.
     """
 
     def __init__(self, num_token_ids: int | None, logprobs_mode: str = "raw_logprobs") -> None:
         """`num_token_ids`: ids the tokenizer knows; logits past them are padding. None = no padding."""
         self._num_token_ids = num_token_ids
-        self._logprobs_are_processed, self._logprobs_are_normalized = _LOGPROBS_MODES[logprobs_mode]
+        self._logprobs_are_processed, self._logprobs_are_normalized = LOGPROBS_MODES[logprobs_mode]
 
     def forward(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
         """Sample from logits [L, V] float32, which may be overwritten.
 
-        Processed logprobs of a greedy row are its raw ones: it has no temperature and no filters. A row with
-        NaN or +inf among its logits, or with nothing but -inf, gets INVALID_TOKEN_ID and no logprobs; the
-        other rows are not affected.
+        Processed logprobs of a greedy row are those of its adjusted logits: it has no temperature and no
+        filters. A row with NaN or +inf among its logits, or with nothing but -inf, before or after they are
+        adjusted, gets INVALID_TOKEN_ID and no logprobs; the other rows are not affected.
         """
         self._mask_padding(logits)
-        token_ids = logits.argmax(axis=1)  # the first of equals; of NaN, if there is one
-        usable = np.isfinite(logits[np.arange(len(logits)), token_ids])
+        raw = logits
+        usable = np.isfinite(logits.max(axis=1))  # of NaN, if there is one
+        if metadata.adjusts_logits:
+            if not self._logprobs_are_processed and (metadata.num_logprobs != NO_LOGPROBS).any():
+                raw = logits.copy()
+            apply_adjustments(logits, metadata)
+            usable &= np.isfinite(logits.max(axis=1))
+        token_ids = logits.argmax(axis=1)  # the first of equals
         token_ids[~usable] = INVALID_TOKEN_ID
 
         reported: dict[int, np.ndarray] = {}  # row → processed logits
@@ -65,7 +63,7 @@ class Sampler:
         logprobs: list[TokenLogprobs | None] = [None] * len(logits)
         for row in np.flatnonzero(usable & (metadata.num_logprobs != NO_LOGPROBS)).tolist():
             logprobs[row] = gather_logprobs(
-                reported.get(row, logits[row]),
+                reported.get(row, raw[row]),
                 int(token_ids[row]),
                 int(metadata.num_logprobs[row]),
                 normalize=self._logprobs_are_normalized,

@@ -12,7 +12,7 @@ class FullAttentionSpec:
     block_size: int  # tokens a block holds
     num_kv_heads: int
     head_size: int
-    element_bytes: int  # bytes of one K or V number
+    head_bytes: int  # bytes of one token's K and V in one head, whatever else they need included
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that a sequence of `num_tokens` tokens holds at once, at most."""
@@ -21,7 +21,7 @@ class FullAttentionSpec:
     @property
     def page_bytes(self) -> int:
         """Bytes one block of one layer takes: K and V."""
-        return 2 * self.block_size * self.num_kv_heads * self.head_size * self.element_bytes
+        return self.block_size * self.num_kv_heads * self.head_bytes
 
 
 @dataclass(frozen=True, slots=True)

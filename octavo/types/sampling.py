@@ -20,8 +20,40 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TokenLists:
+    """A list of tokens for each of L rows: that of row r is token_ids[offsets[r] : offsets[r + 1]]."""
+
+    offsets: np.ndarray  # [L + 1] int64, from 0 to len(token_ids), never falling
+    token_ids: np.ndarray  # [n] int32, each an id of the vocabulary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogitBias:
+    """What is added to the logits of some tokens of each row."""
+
+    tokens: TokenLists  # a token listed twice is added to twice
+    values: np.ndarray  # [n] float32, of tokens.token_ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Penalties:
+    """How much less likely each row makes the tokens it has seen; `[L]` float32."""
+
+    repetition: (
+        np.ndarray
+    )  # > 0: positive logits of tokens in prompt or output are divided by it, others multiplied
+    frequency: np.ndarray  # taken off a logit for each time the token is in the output
+    presence: np.ndarray  # taken off the logits of tokens in the output, however often
+    prompt: TokenLists
+    output: TokenLists
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SamplingMetadata:
-    """How each of the step's L rows of logits is to be sampled. All arrays are [L], in their order."""
+    """How each of the step's L rows of logits is to be sampled. Arrays are [L], in the rows' order.
+
+    The last three change the logits of any row, greedy ones too; None where no row of the step asks for it.
+    """
 
     temperature: np.ndarray  # float32; 0 = greedy
     top_k: np.ndarray  # int32; 0 = off
@@ -30,6 +62,15 @@ class SamplingMetadata:
     seeds: np.ndarray  # uint64
     positions: np.ndarray  # int64: position in its sequence of the token that is being sampled
     num_logprobs: np.ndarray  # int32: likeliest tokens to report; NO_LOGPROBS = not even the chosen one
+    # [L, ceil(V / 32)] uint32: token t may be chosen if bit t % 32 of word t // 32 is set.
+    allowed: np.ndarray | None = None
+    bias: LogitBias | None = None
+    penalties: Penalties | None = None
+
+    @property
+    def adjusts_logits(self) -> bool:
+        """Whether any row's logits change before a token is chosen from them."""
+        return self.allowed is not None or self.bias is not None or self.penalties is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

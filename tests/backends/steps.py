@@ -22,10 +22,11 @@ class Request:
     num_computed: int = 0
 
 
-def cache_config(model: Model, block_size: int, num_blocks: int) -> KVCacheConfig:
-    """One group of all layers, float32."""
+def cache_config(backend: Backend, model: Model, block_size: int, num_blocks: int) -> KVCacheConfig:
+    """One group of all layers, as `backend` keeps K and V."""
     layer = model.attention_layers[0]
-    spec = FullAttentionSpec(block_size, layer.num_kv_heads, layer.head_size, 4)
+    head_bytes = backend.kv_head_bytes(layer.head_size)
+    spec = FullAttentionSpec(block_size, layer.num_kv_heads, layer.head_size, head_bytes)
     layers = tuple(layer.index for layer in model.attention_layers)
     return KVCacheConfig(num_blocks, (KVCacheGroup(spec, layers),))
 
@@ -56,7 +57,9 @@ def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_siz
     return Batch(
         req_ids=[str(index) for index in counts],
         rows=np.array(list(counts), np.int32),
-        token_ids=np.concatenate([r.token_ids[p] for r, p in zip(chosen, positions, strict=True)]),
+        token_ids=np.concatenate(
+            [r.token_ids[p] for r, p in zip(chosen, positions, strict=True)], dtype=np.int32
+        ),
         positions=metadata.positions,
         logits_indices=np.arange(num_tokens.sum()),
         sampled_index=np.repeat(np.arange(len(chosen)), num_tokens),
@@ -82,7 +85,7 @@ def whole_prompt_logits(backend: Backend, model: Model, token_ids: np.ndarray) -
     """Logits of one request alone, in one step, on a fresh cache of `backend`, which has loaded `model`."""
     block_size = 16
     num_blocks = -(-len(token_ids) // block_size)
-    backend.allocate_kv_cache(cache_config(model, block_size, num_blocks + 1))
+    backend.allocate_kv_cache(cache_config(backend, model, block_size, num_blocks + 1))
     request = Request(token_ids, np.arange(1, num_blocks + 1, dtype=np.int32))
     return run_steps(backend, [request], [{0: len(token_ids)}], block_size)[0]
 

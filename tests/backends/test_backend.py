@@ -26,7 +26,7 @@ def backend(model: Model) -> ReferenceBackend:
 
 
 def test_a_cache_that_does_not_fit_is_refused_with_its_size(backend: ReferenceBackend) -> None:
-    config = KVCacheConfig(2**40, (KVCacheGroup(FullAttentionSpec(16, 8, 128, 4), (0, 1)),))
+    config = KVCacheConfig(2**40, (KVCacheGroup(FullAttentionSpec(16, 8, 128, 1024), (0, 1)),))
     with pytest.raises(CapacityError, match=f"{config.total_bytes / 2**20:.0f} MiB"):
         backend.allocate_kv_cache(config)
 
@@ -37,7 +37,7 @@ def test_zeroed_blocks_are_zero_and_no_others(backend: ReferenceBackend, model: 
     expected = whole_prompt_logits(backend, model, token_ids)
 
     def last_logits(zeroed: int) -> np.ndarray:
-        backend.allocate_kv_cache(cache_config(model, 8, 8))
+        backend.allocate_kv_cache(cache_config(backend, model, 8, 8))
         request = Request(token_ids, np.array([5, 2, 6], np.int32))
         run_steps(backend, [request], [{0: 19}], 8)
         backend.zero_blocks(np.array([zeroed], np.int32))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.reference.backend import ReferenceBackend
+from octavo.backends.backend import Backend
 from octavo.models.model import Model
-from octavo.sampling.sampler import Sampler
 from tests.backends.steps import Request, cache_config, run_steps, whole_prompt_logits
 from tests.models.tiny_llama import make_config, make_model
+from tests.native import BACKENDS, make_backend
 
 PROMPT_LENGTH = 75
 NUM_BLOCKS = 64
@@ -17,12 +17,12 @@ NUM_BLOCKS = 64
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return make_model(make_config(attention_bias=True))
+    return make_model(make_config(attention_bias=True, head_dim=16))
 
 
-@pytest.fixture(scope="module")
-def backend(model: Model) -> ReferenceBackend:
-    backend = ReferenceBackend(Sampler(None))
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest, model: Model) -> Backend:
+    backend = make_backend(request.param)
     backend.load_model(model)
     return backend
 
@@ -33,7 +33,7 @@ def prompt() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def expected(backend: ReferenceBackend, model: Model, prompt: np.ndarray) -> np.ndarray:
+def expected(backend: Backend, model: Model, prompt: np.ndarray) -> np.ndarray:
     return whole_prompt_logits(backend, model, prompt)
 
 
@@ -50,17 +50,17 @@ def in_chunks(size: int) -> list[dict[int, int]]:
     return [{0: min(size, PROMPT_LENGTH - start)} for start in range(0, PROMPT_LENGTH, size)]
 
 
-@pytest.mark.parametrize("block_size", [8, 16, 32])
+@pytest.mark.parametrize("block_size", [16, 32, 48])
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64, PROMPT_LENGTH])
 def test_chunks_and_blocks_leave_no_trace(
-    backend: ReferenceBackend,
+    backend: Backend,
     model: Model,
     prompt: np.ndarray,
     expected: np.ndarray,
     chunk: int,
     block_size: int,
 ) -> None:
-    backend.allocate_kv_cache(cache_config(model, block_size, NUM_BLOCKS))
+    backend.allocate_kv_cache(cache_config(backend, model, block_size, NUM_BLOCKS))
     request = make_request(prompt, block_size, shuffled_blocks())
     (logits,) = run_steps(backend, [request], in_chunks(chunk), block_size)
     assert np.array_equal(logits, expected)
@@ -68,9 +68,9 @@ def test_chunks_and_blocks_leave_no_trace(
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 def test_other_requests_leave_no_trace(
-    backend: ReferenceBackend, model: Model, prompt: np.ndarray, expected: np.ndarray, place: int
+    backend: Backend, model: Model, prompt: np.ndarray, expected: np.ndarray, place: int
 ) -> None:
-    backend.allocate_kv_cache(cache_config(model, 16, NUM_BLOCKS))
+    backend.allocate_kv_cache(cache_config(backend, model, 16, NUM_BLOCKS))
     free_blocks = shuffled_blocks()
     random = np.random.default_rng(3)
     lengths = [40, 9, 61]
@@ -89,10 +89,10 @@ def test_other_requests_leave_no_trace(
 
 
 def test_a_prefix_taken_from_the_cache_leaves_no_trace(
-    backend: ReferenceBackend, model: Model, prompt: np.ndarray, expected: np.ndarray
+    backend: Backend, model: Model, prompt: np.ndarray, expected: np.ndarray
 ) -> None:
-    block_size, num_cached = 8, 48
-    backend.allocate_kv_cache(cache_config(model, block_size, NUM_BLOCKS))
+    block_size, num_cached = 16, 48
+    backend.allocate_kv_cache(cache_config(backend, model, block_size, NUM_BLOCKS))
     free_blocks = shuffled_blocks()
     first = make_request(prompt, block_size, free_blocks)
     run_steps(backend, [first], [{0: PROMPT_LENGTH}], block_size)
@@ -104,7 +104,7 @@ def test_a_prefix_taken_from_the_cache_leaves_no_trace(
 
 
 def test_logits_of_a_token_do_not_depend_on_which_others_are_asked_for(
-    backend: ReferenceBackend, model: Model, expected: np.ndarray
+    backend: Backend, model: Model, expected: np.ndarray
 ) -> None:
     hidden = np.random.default_rng(4).standard_normal((40, 48), dtype=np.float32)
     whole = backend.compute_logits(hidden, np.arange(40))
@@ -112,7 +112,5 @@ def test_logits_of_a_token_do_not_depend_on_which_others_are_asked_for(
         assert np.array_equal(backend.compute_logits(hidden, np.array(indices)), whole[indices])
 
 
-def test_no_logits_are_computed_when_none_are_asked_for(
-    backend: ReferenceBackend, expected: np.ndarray
-) -> None:
+def test_no_logits_are_computed_when_none_are_asked_for(backend: Backend, expected: np.ndarray) -> None:
     assert backend.compute_logits(np.zeros((3, 48), np.float32), np.empty(0, np.int64)).shape == (0, 101)

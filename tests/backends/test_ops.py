@@ -106,7 +106,7 @@ CONTEXTS = [6, 7, 1, 2, 3]
 
 def make_attention() -> tuple[ReferenceOps, np.ndarray, np.ndarray]:
     """Operations on a cache that holds the first request's 5 tokens, whose K and V are given as well."""
-    spec = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, element_bytes=4)
+    spec = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, head_bytes=64)
     cache = KVCache(KVCacheConfig(4, (KVCacheGroup(spec, (7,)),)))
     k, v = random_array(5, 2, 8, seed=1), random_array(5, 2, 8, seed=2)
     cache.write(7, k, v, np.array([12, 13, 14, 15, 4]))
@@ -150,7 +150,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 def test_slot_minus_one_is_written_nowhere() -> None:
-    cache = KVCache(KVCacheConfig(2, (KVCacheGroup(FullAttentionSpec(4, 2, 8, 4), (0,)),)))
+    cache = KVCache(KVCacheConfig(2, (KVCacheGroup(FullAttentionSpec(4, 2, 8, 64), (0,)),)))
     k = random_array(2, 2, 8)
     cache.write(0, k, k, np.array([-1, 5]))
     stored, _ = cache.read(0, np.array([0, 1]), 8)

@@ -306,3 +306,19 @@ def test_this_machine_has_no_problem(octavo: Octavo) -> None:
     assert result.exit_code == 0, result.stdout
     for topic in ("system", "cpu", "memory", "python", "octavo", "blas", "cache", "disk", "model"):
         assert f" {topic} " in result.stdout
+
+
+def test_the_program_of_a_model_is_shown_instruction_by_instruction(octavo: Octavo, tiny_model: Path) -> None:
+    text = octavo("doctor", "--program", str(tiny_model)).stdout
+    assert text.splitlines()[0] == "tokens to hidden states:"
+    assert (
+        "norm(%0; model.layers.0.input_layernorm.weight) * model.layers.0.self_attn.q_proj.weight F32" in text
+    )
+    assert "layer 1, 4 heads on 2 of 16, causal" in text
+    assert "hidden * lm_head.weight F32 272x64" in text
+
+
+def test_a_model_that_has_no_program_is_an_error(octavo: Octavo, tmp_path: Path) -> None:
+    result = octavo("doctor", "--program", str(tmp_path / "none.gguf"))
+    assert result.exit_code == 1
+    assert "none.gguf" in result.stderr

@@ -39,7 +39,7 @@ def test_every_sampling_flag_is_shown_with_its_help(octavo: Octavo) -> None:
 
 def test_defaults_are_shown(octavo: Octavo) -> None:
     text = octavo("run", "--help").stdout
-    assert "tokens a KV cache block holds  [default: 16]" in text
+    assert "most tokens a step runs  [default: 2048]" in text
 
 
 def test_without_flags_the_engine_has_its_defaults(octavo: Octavo, core: ScriptedCore) -> None:
@@ -58,6 +58,8 @@ ENGINE_FLAGS: list[tuple[list[str], str, Any]] = [
     (["--scheduling-policy", "priority"], "scheduling_policy", "priority"),
     (["--long-prefill-token-threshold", "0"], "long_prefill_token_threshold", 0),
     (["--backend", "reference"], "backend", "reference"),
+    (["--threads", "3"], "threads", 3),
+    (["--kv-cache-dtype", "fp8_e4m3"], "kv_cache_dtype", "fp8_e4m3"),
 ]
 
 

@@ -1,8 +1,8 @@
 """The same request gives the same bits, however the engine is set up and whatever else it is doing.
 
 Every row below is a way of running the same sixteen requests. Each must give exactly the tokens and exactly
-the log-probabilities (compared with ==) that each request gives alone, in a fresh engine, its prompt in one
-piece.
+the log-probabilities (compared with ==) that each request gives alone, on the same backend, in a fresh engine
+of one thread, its prompt in one piece.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.scheduler.scheduler import Scheduler
+from tests.native import BACKENDS
 
 NUM_REQUESTS = 16
 COMMON = "In the beginning there was a prompt, and many began the same way: "
@@ -66,29 +67,37 @@ WAYS = {
     "in turn, chunks of 1": Way({"max_num_batched_tokens": 1}, together=False),
     "in turn, prefix hits": Way(together=False, warm=True),
     "together, prefix hits": Way(warm=True),
-    "together, blocks of 8": Way({"block_size": 8}),
+    "together, one thread": Way({"threads": 1}),
     "together, blocks of 32": Way({"block_size": 32}),
-    "together, blocks of 8, prefix hits": Way({"block_size": 8}, warm=True),
+    "together, blocks of 48": Way({"block_size": 48}),
+    "together, blocks of 32, prefix hits": Way({"block_size": 32}, warm=True),
     "together, preempted": Way({"num_blocks_override": 34}, preempts=True),
     "together, preempted, chunks of 7": Way(
         {"num_blocks_override": 34, "max_num_batched_tokens": 7}, preempts=True
     ),
-    "together, preempted, blocks of 8, no prefix cache": Way(
-        {"num_blocks_override": 68, "block_size": 8, "enable_prefix_caching": False}, preempts=True
+    "together, preempted, blocks of 32, no prefix cache": Way(
+        {"num_blocks_override": 17, "block_size": 32, "enable_prefix_caching": False}, preempts=True
     ),
 }
 
 
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def expected(tiny_model: Path) -> list[Result]:
-    """What each request gives alone in a fresh engine."""
-    return [_run(_engine(tiny_model), [request])[0] for request in _requests()]
+def expected(tiny_model: Path, backend: str) -> list[Result]:
+    """What each request gives alone in a fresh engine of one thread."""
+    return [_run(_engine(tiny_model, backend, threads=1), [request])[0] for request in _requests()]
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_outputs_are_equal_to_the_bit(name: str, tiny_model: Path, expected: list[Result]) -> None:
+def test_outputs_are_equal_to_the_bit(
+    name: str, tiny_model: Path, backend: str, expected: list[Result]
+) -> None:
     way = WAYS[name]
-    llm = _engine(tiny_model, **way.settings)
+    llm = _engine(tiny_model, backend, **way.settings)
     with _counted_preemptions() as preempted:
         for _ in range(2 if way.warm else 1):
             if way.together:
@@ -100,8 +109,8 @@ def test_outputs_are_equal_to_the_bit(name: str, tiny_model: Path, expected: lis
     llm.engine.client.core.scheduler.check()
 
 
-def test_prefix_hits_happen_where_they_are_compared(tiny_model: Path) -> None:
-    llm = _engine(tiny_model)
+def test_prefix_hits_happen_where_they_are_compared(tiny_model: Path, backend: str) -> None:
+    llm = _engine(tiny_model, backend)
     prompt, params = _requests()[5]
     cold = llm.generate(prompt, params, use_tqdm=False)[0]
     warm = llm.generate(prompt, params, use_tqdm=False)[0]
@@ -114,8 +123,8 @@ def test_the_requests_are_worth_comparing(expected: list[Result]) -> None:
     assert all(len(set(token_ids)) > 2 for token_ids, _, _ in expected)
 
 
-def _engine(model: Path, **settings: Any) -> LLM:
-    return LLM(str(model), **{"kv_cache_memory": "16MiB", **settings})
+def _engine(model: Path, backend: str, **settings: Any) -> LLM:
+    return LLM(str(model), backend=backend, **{"kv_cache_memory": "16MiB", "threads": 2, **settings})
 
 
 def _run(llm: LLM, requests: Sequence[tuple[str, SamplingParams]]) -> list[Result]:

@@ -8,8 +8,8 @@ from octavo.errors import CapacityError
 from octavo.kv_cache.layout import check_fits, group_layers, plan_kv_cache
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig
 
-SMALL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, element_bytes=4)
-LARGE = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, element_bytes=4)
+SMALL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, head_bytes=64)
+LARGE = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, head_bytes=512)
 SMALL_PAGE = 2 * 16 * 2 * 8 * 4  # K and V, tokens, heads, numbers, bytes
 
 

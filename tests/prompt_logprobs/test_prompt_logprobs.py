@@ -61,7 +61,7 @@ def test_they_equal_what_generation_reports_for_the_same_tokens(tiny_model: Path
     [
         {"max_num_batched_tokens": 1},
         {"max_num_batched_tokens": 7},
-        {"block_size": 8},
+        {"block_size": 32},
         {"enable_prefix_caching": False},
     ],
 )

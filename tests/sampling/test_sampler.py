@@ -12,8 +12,11 @@ from octavo.sampling.sampler import Sampler
 from octavo.types.sampling import (
     INVALID_TOKEN_ID,
     NO_LOGPROBS,
+    LogitBias,
+    Penalties,
     SamplerOutput,
     SamplingMetadata,
+    TokenLists,
     TokenLogprobs,
 )
 
@@ -281,6 +284,56 @@ class TestLogprobs:
     def test_stay_finite_for_extreme_logits(self) -> None:
         (logprobs,) = sample([[3e38, -3e38, 0]], [Row(num_logprobs=3)]).logprobs
         assert all(math.isfinite(value) and value <= 0 for value in logprobs.logprobs)
+
+
+class TestAdjustedLogits:
+    """A mask, a bias and penalties at once: what is left of LOGITS is ADJUSTED."""
+
+    LOGITS = (3.0, 2.0, 5.0, 1.0)
+    ADJUSTED = (1.0, 4.0, -INF, 1.0)
+
+    def adjusted(
+        self, row: Row, mode: str, logits: Iterable[float] = LOGITS
+    ) -> tuple[int, TokenLogprobs | None]:
+        one = np.ones(1, np.float32)
+        nothing = TokenLists(np.array([0, 0]), np.array([], np.int32))
+        token = TokenLists(np.array([0, 1]), np.array([0], np.int32))
+        changed = replace(
+            metadata([row]),
+            allowed=np.array([[0b1011]], np.uint32),
+            bias=LogitBias(replace(token, token_ids=np.array([1], np.int32)), 2 * one),
+            penalties=Penalties(one, 0 * one, 2 * one, prompt=nothing, output=token),
+        )
+        return result(Sampler(None, mode).forward(np.array([list(logits)], np.float32), changed), 0)
+
+    def test_are_what_greedy_rows_choose_from(self) -> None:
+        assert self.adjusted(GREEDY, "raw_logprobs") == (1, None)
+
+    @pytest.mark.parametrize("row", [Row(), Row(top_k=3), Row(top_p=0.9), Row(min_p=0.1)])
+    @pytest.mark.parametrize("mode", ["processed_logprobs", "processed_logits"])
+    def test_are_what_other_rows_choose_from_and_processed_modes_report(self, row: Row, mode: str) -> None:
+        for seed in range(50):
+            row = replace(row, seed=seed, num_logprobs=4)
+            assert self.adjusted(row, mode) == result(sample([self.ADJUSTED], [row], mode), 0)
+
+    @pytest.mark.parametrize("mode", ["processed_logprobs", "processed_logits"])
+    def test_are_what_processed_modes_report_of_greedy_rows(self, mode: str) -> None:
+        row = replace(GREEDY, num_logprobs=4)
+        assert self.adjusted(row, mode) == result(sample([self.ADJUSTED], [row], mode), 0)
+
+    def test_are_not_what_raw_modes_report(self) -> None:
+        _, logprobs = self.adjusted(replace(GREEDY, num_logprobs=4), "raw_logits")
+        assert logprobs == TokenLogprobs(token_ids=[1, 2, 0, 1, 3], logprobs=[2, 5, 3, 2, 1], rank=3)
+
+    @pytest.mark.parametrize("bad", [math.nan, INF])
+    def test_do_not_make_a_row_usable(self, bad: float) -> None:
+        assert self.adjusted(replace(GREEDY, num_logprobs=4), "raw_logits", [3, 2, bad, 1]) == (-1, None)
+
+    def test_may_make_a_row_unusable(self) -> None:
+        assert self.adjusted(replace(GREEDY, num_logprobs=4), "raw_logits", [-INF, -INF, 5, -INF]) == (
+            -1,
+            None,
+        )
 
 
 def test_a_step_without_rows_is_empty() -> None:

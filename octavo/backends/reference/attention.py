@@ -54,11 +54,15 @@ class KVCache:
 
 
 def paged_attention(
-    q: np.ndarray, cache: KVCache, layer: AttentionLayer, metadata: CommonAttentionMetadata
+    q: np.ndarray,
+    cache: KVCache,
+    layer: AttentionLayer,
+    sinks: np.ndarray | None,
+    metadata: CommonAttentionMetadata,
 ) -> np.ndarray:
-    """From q [T, num_heads, head_size] to what each token sees of its request up to itself, the same shape.
+    """From q [T, num_heads, head_size] to what each token sees of its request, the same shape.
 
-    K and V of the step's own tokens must be in the cache.
+    K and V of the step's own tokens must be in the cache. `sinks` [num_heads] are the values of `layer.sinks`.
     """
     out = np.empty_like(q)
     starts = metadata.query_start_loc
@@ -66,15 +70,27 @@ def paged_attention(
         k, v = cache.read(layer.index, metadata.block_table[request], seq_len)
         start, end = starts[request], starts[request + 1]
         for token in range(start, end):
-            context = seq_len - (end - 1 - token)
-            out[token] = _attend(q[token], k[:context], v[:context], layer.scale)
+            seen = _seen(layer, seq_len - (end - token), seq_len)
+            out[token] = _attend(q[token], k[seen], v[seen], layer, sinks)
     return out
 
 
-def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> np.ndarray:
-    """One token's q, of the shape it is given back in, over k and v [context, num_kv_heads, head_size]."""
+def _seen(layer: AttentionLayer, position: int, seq_len: int) -> slice:
+    """The tokens that the one at `position` attends to, of `seq_len`."""
+    start = 0 if layer.window is None else max(0, position + 1 - layer.window)
+    return slice(start, position + 1 if layer.causal else seq_len)
+
+
+def _attend(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, layer: AttentionLayer, sinks: np.ndarray | None
+) -> np.ndarray:
+    """One token's q [num_heads, head_size] over k and v [context, num_kv_heads, head_size]."""
     queries = q.reshape(k.shape[1], -1, k.shape[2])  # [num_kv_heads, heads that share one, head_size]
-    scores = queries @ k.transpose(1, 2, 0) * np.float32(scale)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    values = weights @ v.transpose(1, 0, 2)
+    scores = queries @ k.transpose(1, 2, 0) * np.float32(layer.scale)
+    if layer.soft_cap is not None:
+        scores = np.tanh(scores / np.float32(layer.soft_cap)) * np.float32(layer.soft_cap)
+    # A sink is one more score of its head.
+    logits = scores if sinks is None else np.append(scores, sinks.reshape(*scores.shape[:2], 1), axis=-1)
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    values = weights[..., : len(k)] @ v.transpose(1, 0, 2)
     return (values / weights.sum(axis=-1, keepdims=True)).reshape(q.shape)

@@ -22,10 +22,12 @@ class ReferenceBackend:
     whatever size.
     """
 
-    kv_element_bytes = 4
-
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
+
+    def kv_head_bytes(self, head_size: int) -> int:
+        """K and V are float32."""
+        return 2 * 4 * head_size
 
     def load_model(self, model: Model) -> None:
         """Dequantize the model's weights. Raises CapacityError when there is no room for them as float32."""

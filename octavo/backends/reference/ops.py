@@ -72,7 +72,8 @@ class ReferenceOps:
         """Write, then attend, one token at a time."""
         metadata = self._metadata[self._cache.group_of(layer.index)]
         self._cache.write(layer.index, k, v, metadata.slot_mapping)
-        return paged_attention(q, self._cache, layer, metadata).reshape(len(q), -1)
+        sinks = None if layer.sinks is None else self._parameters.vectors[layer.sinks]
+        return paged_attention(q, self._cache, layer, sinks, metadata).reshape(len(q), -1)
 
     def silu_and_mul(self, x: np.ndarray) -> np.ndarray:
         """The left half is the gate."""

@@ -1,0 +1,225 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <utility>
+
+#include "bindings/arrays.h"
+#include "bindings/formats.h"
+#include "bindings/owned_program.h"
+#include "program/kv_cache.h"
+#include "program/packing.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+
+namespace {
+
+constexpr int MAX_GROUPS = 1 << 10;
+
+RopeStyle rope_style_named(const std::string& name) {
+    if (name == "none") {
+        return RopeStyle::none;
+    }
+    if (name == "half") {
+        return RopeStyle::half;
+    }
+    if (name == "interleaved") {
+        return RopeStyle::interleaved;
+    }
+    refuse("style is '", name, "'; it must be none, half or interleaved");
+}
+
+void require_columns(const char* name, const View& view, int64_t num_columns) {
+    require(view.num_columns == num_columns, name, " has ", view.num_columns, " columns; it must have ",
+            num_columns);
+}
+
+void require_heads(const char* name, const View& view, int64_t head_size) {
+    require(head_size > 0 && view.num_columns % head_size == 0, name, " has ", view.num_columns,
+            " columns, which are no whole number of heads of ", head_size);
+}
+
+void require_rotary(const View& angles, int rotary_size, int head_size) {
+    require(0 < rotary_size && rotary_size <= head_size && rotary_size % 2 == 0, "rotary_size is ",
+            rotary_size, "; it must be an even number up to the head's ", head_size);
+    require_columns("angles", angles, rotary_size);
+}
+
+// Heads of `q`, which share the cache's KV heads evenly.
+int num_query_heads(const View& q, const KVCache& cache) {
+    require_heads("q", q, cache.head_size);
+    const int num_heads = q.num_columns / cache.head_size;
+    require(num_heads % cache.num_kv_heads == 0, "q has ", num_heads, " heads, which cannot share the ",
+            cache.num_kv_heads, " of the cache evenly");
+    return num_heads;
+}
+
+}  // namespace
+
+View OwnedProgram::read(const Place& place, const char* name) const {
+    const auto [buffer, column, num_columns] = place;
+    require(0 <= buffer && buffer < program_.num_buffers(), name, " is in buffer ", buffer, "; there are ",
+            program_.num_buffers());
+    const int width = program_.num_columns(buffer);
+    require(0 <= column && 0 < num_columns && num_columns <= width && column <= width - num_columns, name,
+            " is ", num_columns, " columns from ", column, " on, of a buffer of ", width);
+    return {buffer, column, num_columns};
+}
+
+View OwnedProgram::write(const Place& place, const char* name) const {
+    const View view = read(place, name);
+    require(!program_.is_input(view.buffer), name, " is in an input, which is the caller's and only read");
+    return view;
+}
+
+OwnedProgram::Vector OwnedProgram::vector(nb::object array, const char* name) {
+    const auto values = array_of<float, 1>(array, name);
+    owners_.push_back(std::move(array));
+    return {values.data(), static_cast<int64_t>(values.shape(0))};
+}
+
+const float* OwnedProgram::optional_vector(nb::object array, const char* name, int64_t size) {
+    if (array.is_none()) {
+        return nullptr;
+    }
+    const Vector values = vector(std::move(array), name);
+    require(values.size == size, name, " has ", values.size, " numbers; it must have ", size);
+    return values.data;
+}
+
+KVCache OwnedProgram::cache_of(nb::object cache, int layer, int group) {
+    const KVCacheGroup& caches = nb::cast<const KVCacheGroup&>(cache);
+    require(0 <= layer && layer < caches.num_layers(), "layer is ", layer, "; the cache has ",
+            caches.num_layers());
+    require(0 <= group && group < MAX_GROUPS, "group is ", group, "; it must be from 0 to ", MAX_GROUPS - 1);
+    if (needs_.groups.size() <= static_cast<size_t>(group)) {
+        needs_.groups.resize(group + 1);
+    }
+    const KVCache found = caches.layer(layer);
+    StepNeeds::Group& needed = needs_.groups[group];
+    require(needed.num_blocks == 0 ||
+                (needed.num_blocks == found.num_blocks && needed.block_size == found.block_size),
+            "caches of group ", group, " have ", needed.num_blocks, " blocks of ", needed.block_size, " and ",
+            found.num_blocks, " of ", found.block_size, "; they must be alike");
+    needed = {found.num_blocks, found.block_size};
+    owners_.push_back(std::move(cache));
+    return found;
+}
+
+void OwnedProgram::embedding(const std::string& format, nb::object table, int64_t k, const Place& out) {
+    const auto rows = array_of<uint8_t, 2>(table, "table");
+    const Embedding embedding{format_named(format),
+                              rows.data(),
+                              static_cast<int64_t>(rows.shape(0)),
+                              static_cast<int64_t>(rows.shape(1)),
+                              k,
+                              write(out, "out")};
+    const int block = info(embedding.format).block;
+    require(k > 0 && k % block == 0, "k is ", k, "; ", format, " takes a multiple of ", block);
+    require(embedding.num_rows > 0 && embedding.row_bytes == file_row_bytes(embedding.format, k),
+            "table has ", embedding.num_rows, " rows of ", embedding.row_bytes,
+            " bytes; it must have some of ", file_row_bytes(embedding.format, k));
+    require_columns("out", embedding.out, k);
+    needs_.token_ids = true;
+    owners_.push_back(std::move(table));
+    program_.add(embedding);
+}
+
+void OwnedProgram::rope_angles(nb::object frequencies, float magnitude, const Place& out) {
+    const Vector values = vector(std::move(frequencies), "frequencies");
+    const View to = write(out, "out");
+    require_columns("out", to, 2 * values.size);
+    needs_.positions = true;
+    program_.add(RopeAngles{{values.data, values.data + values.size}, magnitude, to});
+}
+
+void OwnedProgram::rms_norm(const Place& x, nb::object weight, float eps, const Place& out) {
+    const Vector scale = vector(std::move(weight), "weight");
+    const RmsNorm norm{read(x, "x"), scale.data, static_cast<int>(scale.size), eps, write(out, "out")};
+    require_heads("x", norm.x, scale.size);
+    require_columns("out", norm.out, norm.x.num_columns);
+    program_.add(norm);
+}
+
+void OwnedProgram::linear(const Place& x, nb::object norm_weight, float norm_eps,
+                          const std::vector<nb::object>& parts, bool gated,
+                          const std::optional<Place>& residual, const Place& out) {
+    Linear linear{read(x, "x"), {}, {}, gated, {}, write(out, "out")};
+    linear.norm = {optional_vector(std::move(norm_weight), "norm_weight", linear.x.num_columns), norm_eps};
+    require(!parts.empty(), "parts is empty; a linear map has at least one matrix");
+    int64_t num_outputs = 0;
+    for (const nb::object& part : parts) {
+        const PackedMatrix& matrix = nb::cast<const OwnedMatrix&>(part).matrix;
+        require(matrix.k == linear.x.num_columns, "a matrix has ", matrix.k, " inputs; x has ",
+                linear.x.num_columns, " columns");
+        num_outputs += matrix.n;
+        linear.parts.push_back(matrix);
+        owners_.push_back(part);
+    }
+    if (gated) {
+        const PackedMatrix &gate = linear.parts.front(), &up = linear.parts.back();
+        require(parts.size() == 2 && gate.n == up.n && gate.format == up.format && !gate.bias == !up.bias,
+                "a gated linear map has two parts, of one size and format, both with a bias or both without");
+        require(!residual, "a gated linear map has no residual");
+        num_outputs = gate.n;
+    }
+    require_columns("out", linear.out, num_outputs);
+    if (residual) {
+        linear.residual = read(*residual, "residual");
+        require_columns("residual", linear.residual, num_outputs);
+    }
+    program_.add(std::move(linear));
+}
+
+void OwnedProgram::silu_and_mul(const Place& x, const Place& out) {
+    const SiluAndMul activation{read(x, "x"), write(out, "out")};
+    require_columns("x", activation.x, int64_t{2} * activation.out.num_columns);
+    program_.add(activation);
+}
+
+void OwnedProgram::rope(const Place& x, const Place& angles, const std::string& style, int head_size,
+                        int rotary_size, const Place& out) {
+    const Rope rope{read(x, "x"), read(angles, "angles"), rope_style_named(style), head_size,
+                    rotary_size,  write(out, "out")};
+    require(rope.style != RopeStyle::none, "style is 'none'; it must be half or interleaved");
+    require_heads("x", rope.x, head_size);
+    require_rotary(rope.angles, rotary_size, head_size);
+    require_columns("out", rope.out, rope.x.num_columns);
+    program_.add(rope);
+}
+
+void OwnedProgram::attention_inputs(const Place& q, const Place& k, const Place& v,
+                                    const std::optional<Place>& angles, const std::string& style,
+                                    int rotary_size, float scale, nb::object cache, int layer, int group,
+                                    const Place& out) {
+    const KVCache kv = cache_of(std::move(cache), layer, group);
+    AttentionInputs inputs{
+        read(q, "q"), read(k, "k"), read(v, "v"),     {}, rope_style_named(style), rotary_size, 0, scale,
+        kv,           group,        write(out, "out")};
+    inputs.num_heads = num_query_heads(inputs.q, kv);
+    require_columns("k", inputs.k, kv.num_kv_heads * kv.head_size);
+    require_columns("v", inputs.v, kv.num_kv_heads * kv.head_size);
+    require_columns("out", inputs.out, inputs.q.num_columns);
+    require(angles.has_value() == (inputs.style != RopeStyle::none), "style is '", style,
+            "'; angles are given if, and only if, it is not none");
+    if (angles) {
+        inputs.angles = read(*angles, "angles");
+        require_rotary(inputs.angles, rotary_size, kv.head_size);
+    }
+    program_.add(inputs);
+}
+
+void OwnedProgram::attention(const Place& q, nb::object cache, int layer, int group, bool causal, int window,
+                             float soft_cap, nb::object sinks, const Place& out) {
+    const KVCache kv = cache_of(std::move(cache), layer, group);
+    Attention attention{read(q, "q"), kv, group, 0, causal, window, soft_cap, nullptr, write(out, "out")};
+    attention.num_heads = num_query_heads(attention.q, kv);
+    attention.sinks = optional_vector(std::move(sinks), "sinks", attention.num_heads);
+    require(window >= 0, "window is ", window, "; it must be a number of tokens, or 0 for all");
+    require(soft_cap >= 0, "soft_cap is ", soft_cap, "; it must be positive, or 0 for none");
+    require_columns("out", attention.out, attention.q.num_columns);
+    program_.add(attention);
+}
+
+}  // namespace octavo

@@ -1,0 +1,14 @@
+// The extension module: every part of it binds itself.
+#include <nanobind/nanobind.h>
+
+#include "bindings/bindings.h"
+
+NB_MODULE(_native, module) {
+    module.doc() = "The native backend's kernels, thread pool and programs.";
+    octavo::bind_platform(module);
+    octavo::bind_kv_cache(module);
+    octavo::bind_packing(module);
+    octavo::bind_program(module);
+    octavo::bind_sampling(module);
+    octavo::bind_probes(module);
+}

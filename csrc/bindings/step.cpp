@@ -1,0 +1,119 @@
+#include "bindings/step.h"
+
+#include <utility>
+
+#include "bindings/arrays.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+
+namespace {
+
+constexpr int64_t MAX_TOKENS = 1 << 24;
+
+template <class T>
+const T* numbers(nb::handle object, const std::string& name, int64_t length) {
+    const auto array = array_of<T, 1>(object, name);
+    require(static_cast<int64_t>(array.shape(0)) == length, name, " has ", array.shape(0),
+            " entries; it must have ", length);
+    return array.data();
+}
+
+const float* rows(nb::handle object, const StepNeeds::Input& input, int64_t num_tokens) {
+    const auto array = array_of<float, 2>(object, input.name);
+    require(static_cast<int64_t>(array.shape(0)) == num_tokens &&
+                static_cast<int64_t>(array.shape(1)) == input.num_columns,
+            input.name, " has shape (", array.shape(0), ", ", array.shape(1), "); it must be (", num_tokens,
+            ", ", input.num_columns, ")");
+    return array.data();
+}
+
+// Every request's tokens are a range, the ranges follow each other, and its sequence holds them.
+void check_requests(const AttentionGroup& group, int64_t num_tokens) {
+    const int32_t* starts = group.query_start_loc;
+    require(starts[0] == 0 && starts[group.num_reqs] == num_tokens, "query_start_loc runs from ", starts[0],
+            " to ", starts[group.num_reqs], "; it must run from 0 to the ", num_tokens,
+            " tokens of the step");
+    for (int request = 0; request < group.num_reqs; ++request) {
+        const int64_t num_queries = static_cast<int64_t>(starts[request + 1]) - starts[request];
+        require(num_queries >= 0, "query_start_loc falls at request ", request);
+        require(group.seq_lens[request] >= num_queries, "seq_lens says ", group.seq_lens[request],
+                " tokens for request ", request, ", which has ", num_queries, " in this step alone");
+    }
+}
+
+// All blocks that hold a request's tokens are named and exist.
+void check_blocks(const AttentionGroup& group, const StepNeeds::Group& cache) {
+    for (int request = 0; request < group.num_reqs; ++request) {
+        const int64_t num_blocks =
+            (static_cast<int64_t>(group.seq_lens[request]) + cache.block_size - 1) / cache.block_size;
+        require(num_blocks <= group.block_table_stride, "block_table has room for ", group.block_table_stride,
+                " blocks, and request ", request, " needs ", num_blocks);
+        const int32_t* block_ids = group.block_table + request * group.block_table_stride;
+        for (int64_t i = 0; i < num_blocks; ++i) {
+            require(0 <= block_ids[i] && block_ids[i] < cache.num_blocks, "block_table holds ", block_ids[i],
+                    " for request ", request, "; blocks are 0 up to ", cache.num_blocks - 1);
+        }
+    }
+}
+
+void check_slots(const int64_t* slots, int64_t num_tokens, const StepNeeds::Group& cache) {
+    const int64_t num_slots = cache.num_blocks * cache.block_size;
+    for (int64_t t = 0; t < num_tokens; ++t) {
+        require(-1 <= slots[t] && slots[t] < num_slots, "slot_mapping holds ", slots[t],
+                "; slots are 0 up to ", num_slots - 1, ", and -1 is nowhere");
+    }
+}
+
+AttentionGroup check_group(nb::handle arrays, const StepNeeds::Group& cache, int64_t num_tokens) {
+    const auto starts = array_of<int32_t, 1>(arrays[0], "query_start_loc");
+    require(starts.shape(0) >= 1, "query_start_loc is empty; it must begin with 0");
+    const int64_t num_reqs = static_cast<int64_t>(starts.shape(0)) - 1;
+    const auto block_table = array_of<int32_t, 2>(arrays[2], "block_table");
+    require(static_cast<int64_t>(block_table.shape(0)) == num_reqs, "block_table has ", block_table.shape(0),
+            " rows; it must have one for each of the ", num_reqs, " requests");
+    const AttentionGroup group{
+        static_cast<int>(num_reqs),
+        static_cast<int64_t>(block_table.shape(1)),
+        starts.data(),
+        numbers<int32_t>(arrays[1], "seq_lens", num_reqs),
+        block_table.data(),
+        numbers<int64_t>(arrays[3], "slot_mapping", num_tokens),
+    };
+    check_requests(group, num_tokens);
+    check_blocks(group, cache);
+    check_slots(group.slot_mapping, num_tokens, cache);
+    return group;
+}
+
+}  // namespace
+
+StepInputs check_step(const StepNeeds& needs, int64_t num_tokens, nb::handle token_ids, nb::handle positions,
+                      nb::sequence groups, nb::sequence inputs) {
+    require(0 <= num_tokens && num_tokens <= MAX_TOKENS, "num_tokens is ", num_tokens,
+            "; it must be from 0 to ", MAX_TOKENS);
+    StepInputs step{};
+    step.num_tokens = num_tokens;
+    if (needs.token_ids) {
+        step.token_ids = numbers<int32_t>(token_ids, "token_ids", num_tokens);
+    }
+    if (needs.positions) {
+        step.positions = numbers<int64_t>(positions, "positions", num_tokens);
+    }
+    require(nb::len(groups) >= needs.groups.size(), "attention has ", nb::len(groups),
+            " groups; the program attends in ", needs.groups.size());
+    for (size_t i = 0; i < needs.groups.size(); ++i) {
+        const StepNeeds::Group& cache = needs.groups[i];
+        step.groups.push_back(cache.num_blocks > 0 ? check_group(groups[i], cache, num_tokens)
+                                                   : AttentionGroup{});
+    }
+    require(nb::len(inputs) == needs.inputs.size(), nb::len(inputs), " inputs are given; the program has ",
+            needs.inputs.size());
+    for (size_t i = 0; i < needs.inputs.size(); ++i) {
+        step.inputs.push_back(rows(inputs[i], needs.inputs[i], num_tokens));
+    }
+    return step;
+}
+
+}  // namespace octavo

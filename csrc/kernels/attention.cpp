@@ -1,0 +1,271 @@
+#include "kernels/attention.h"
+
+#include "kernels/attention_chunk.h"
+#include "kernels/attention_division.h"
+#include "kernels/fp8.h"
+#include "kernels/kv_pages.h"
+
+namespace octavo::OCTAVO_ISA {
+
+namespace {
+
+// Of the shared scratch. With less than it takes, fewer tiles are divided.
+constexpr int64_t MOST_SCRATCH_BYTES = 64 << 20;
+
+// Memory handed out from front to back.
+class Arena {
+  public:
+    explicit Arena(uint8_t* data) : next_(data) {}
+
+    template <class T>
+    T* take(int64_t count) {
+        T* data = reinterpret_cast<T*>(next_);
+        next_ += round_up(count * sizeof(T), 64);
+        return data;
+    }
+
+  private:
+    uint8_t* next_;
+};
+
+// What one thread does. Element: how K and V are multiplied; fp8 as bf16.
+template <class Element>
+class AttentionThread {
+    using Operand = typename Element::Operand;
+
+  public:
+    AttentionThread(const Attention& instruction, const Step& step, const Worker& worker)
+        : instruction_(instruction),
+          cache_(instruction.cache),
+          group_(step.groups.data()[instruction.group]),
+          step_(step),
+          thread_(worker.index),
+          rows_per_token_(Division::rows_per_token(instruction)),
+          record_size_(record_size(instruction.cache.head_size)),
+          part_bytes_(step.shared_scratch_bytes / worker.count / 64 * 64),
+          division_(instruction, group_, worker.count, part_bytes_) {
+        const int64_t num_rows = Division::tile_tokens(instruction) * rows_per_token_;
+        Arena arena(worker.scratch);
+        queries_ = arena.take<Operand>(num_rows * MAX_HEAD_SIZE);
+        seen_ = arena.take<Span>(num_rows);
+        records_ = arena.take<float>(num_rows * record_size_);
+        block_records_ = arena.take<float>(MAX_ROWS * record_size_);
+        unpacked_ = arena.take<uint16_t>(2 * CHUNK * cache_.head_size);
+    }
+
+    // Compute this thread's parts. A tile that others go on with is kept for `take_over`.
+    void compute_parts() {
+        Parts parts(division_, thread_);
+        Part part, next;
+        for (bool more = parts.next(part); more; part = next) {
+            next = part;
+            more = parts.next(next);
+            compute(part, more ? &next : nullptr);
+            last_part_ = part;
+            num_parts_ += 1;
+        }
+    }
+
+    // Fold what other threads made of the last tile's other chunks, once all have computed their parts.
+    void take_over() {
+        if (num_parts_ == 0 || !last_part_.begins_tile() || last_part_.ends_tile()) {
+            return;
+        }
+        const Tile& tile = last_part_.tile;
+        const int num_rows = tile.num_tokens * rows_per_token_;
+        int chunk = last_part_.last_chunk;
+        for (int thread = thread_ + 1; chunk < tile.last_chunk(); ++thread) {
+            const int end = division_.first_chunk(tile, last_part_.begin, thread + 1);
+            const float* records = part_records(thread);
+            for (; chunk < end; ++chunk, records += num_rows * record_size_) {
+                for (int row = 0; row < num_rows; ++row) {
+                    fold_record(records_ + row * record_size_, records + row * record_size_,
+                                cache_.head_size);
+                }
+            }
+        }
+        write(tile);
+    }
+
+  private:
+    // Where `thread` leaves the records of a tile that it does not begin: of each chunk, of each row.
+    float* part_records(int thread) const {
+        return reinterpret_cast<float*>(step_.shared_scratch + thread * part_bytes_);
+    }
+
+    void compute(const Part& part, const Part* next) {
+        const Tile& tile = part.tile;
+        const int num_rows = tile.num_tokens * rows_per_token_;
+        begin(tile);
+        GroupPage pages[CHUNK_GROUPS], ahead[CHUNK_GROUPS];
+        find(tile, part.first_chunk, pages);
+        float* others = part_records(thread_);
+        for (int chunk = part.first_chunk; chunk < part.last_chunk; ++chunk) {
+            if (chunk + 1 < part.last_chunk) {
+                find(tile, chunk + 1, ahead);
+            } else if (next != nullptr) {
+                find(next->tile, next->first_chunk, ahead);
+            } else {
+                __builtin_memcpy(ahead, pages, sizeof pages);
+            }
+            compute_chunk(tile, chunk, pages, ahead, part.begins_tile() ? nullptr : others);
+            others += num_rows * record_size_;
+            __builtin_memcpy(pages, ahead, sizeof pages);
+        }
+        if (part.begins_tile() && part.ends_tile()) {
+            write(tile);
+        }
+    }
+
+    // Take the tile's queries as operands, and begin its records: a sink is a token that was seen before
+    // all others and has no value.
+    void begin(const Tile& tile) {
+        const int head_size = cache_.head_size;
+        for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
+            const float* q = query_row(instruction_.q, tile, row);
+            for (int d = 0; d < head_size; d += GROUP) {
+                Element::store(queries_ + row * MAX_HEAD_SIZE + d, load(q + d));
+            }
+            float* record = records_ + row * record_size_;
+            clear_record(record, head_size);
+            if (instruction_.sinks != nullptr) {
+                const float sink = instruction_.sinks[head_of(tile, row)];
+                store(record + head_size, splat(1.0f / GROUP));  // 1 in all
+                store(record + head_size + GROUP, splat(sink * LOG2_E));
+            }
+        }
+    }
+
+    // Fold the chunk into the tile's records, or if there are `others` write its records there.
+    void compute_chunk(const Tile& tile, int index, const GroupPage* pages, const GroupPage* ahead,
+                       float* others) {
+        GroupPage unpacked[CHUNK_GROUPS];
+        if (cache_.type == KVType::fp8_e4m3) {
+            unpack(pages, ahead, unpacked);
+            pages = ahead = unpacked;
+        }
+        const int num_rows = tile.num_tokens * rows_per_token_;
+        for (int row = 0; row < num_rows; ++row) {
+            const Span seen = seen_from(instruction_, tile.position + row / rows_per_token_, tile.seq_len);
+            seen_[row] = {larger(seen.begin - index * CHUNK, 0), smaller(seen.end - index * CHUNK, CHUNK)};
+        }
+        const int num_blocks = (num_rows + MAX_ROWS - 1) / MAX_ROWS;
+        for (int block = 0; block < num_blocks; ++block) {
+            const int begin = num_rows * block / num_blocks, end = num_rows * (block + 1) / num_blocks;
+            float* out = others != nullptr ? others + begin * record_size_ : block_records_;
+            const Chunk chunk{pages, block == 0 ? ahead : pages, cache_.head_size, instruction_.soft_cap};
+            attend<Element>(end - begin, queries_ + begin * MAX_HEAD_SIZE, chunk, seen_ + begin, out);
+            for (int row = begin; others == nullptr && row < end; ++row) {
+                fold_record(records_ + row * record_size_, out + (row - begin) * record_size_,
+                            cache_.head_size);
+            }
+        }
+    }
+
+    // The pages of a chunk. Groups that no row of the tile sees may not be there: the nearest one stands for
+    // them.
+    void find(const Tile& tile, int chunk, GroupPage* pages) const {
+        const int32_t* blocks = group_.block_table + tile.request * group_.block_table_stride;
+        const Span groups = groups_of(tile.context);
+        const int first = chunk * CHUNK_GROUPS;
+        int token = larger(first, groups.begin) * GROUP;
+        int block = token / cache_.block_size, offset = token % cache_.block_size;
+        for (int i = 0; i < CHUNK_GROUPS; ++i) {
+            pages[i] = group_page(cache_, blocks[block], offset, tile.kv_head);
+            if (first + i >= groups.begin && first + i + 1 < groups.end) {
+                offset += GROUP;
+                if (offset == cache_.block_size) {
+                    offset = 0;
+                    ++block;
+                }
+            }
+        }
+    }
+
+    // A chunk of fp8 as bf16. The scales stay where they are.
+    void unpack(const GroupPage* pages, const GroupPage* ahead, GroupPage* unpacked) {
+        const int size = GROUP * cache_.head_size;
+        for (int i = 0; i < CHUNK_GROUPS; ++i) {
+            uint16_t* keys = unpacked_ + 2 * i * size;
+            uint16_t* values = keys + size;
+            for (int j = 0; j < size; j += 64) {
+                prefetch(ahead[i].keys + j);
+                prefetch(ahead[i].values + j);
+            }
+            fp8_to_bf16(pages[i].keys, size, keys);
+            fp8_to_bf16(pages[i].values, size, values);
+            unpacked[i] = {reinterpret_cast<uint8_t*>(keys), reinterpret_cast<uint8_t*>(values),
+                           pages[i].key_scales, pages[i].value_scales};
+        }
+    }
+
+    void write(const Tile& tile) const {
+        for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
+            const float* record = records_ + row * record_size_;
+            const f32x16 factor = splat(1.0f / reduce_add(load(record + cache_.head_size)));
+            float* out = query_row(instruction_.out, tile, row);
+            for (int d = 0; d < cache_.head_size; d += GROUP) {
+                store(out + d, load(record + d) * factor);
+            }
+        }
+    }
+
+    int head_of(const Tile& tile, int row) const {
+        return tile.kv_head * rows_per_token_ + row % rows_per_token_;
+    }
+
+    float* query_row(const View& view, const Tile& tile, int row) const {
+        return step_.row(view, tile.token + row / rows_per_token_) + head_of(tile, row) * cache_.head_size;
+    }
+
+    const Attention& instruction_;
+    const KVCache& cache_;
+    const AttentionGroup& group_;
+    const Step& step_;
+    int thread_, rows_per_token_, record_size_;
+    int64_t part_bytes_;
+    Division division_;
+
+    Operand* queries_;      // [rows of a tile, MAX_HEAD_SIZE]
+    Span* seen_;            // [rows of a tile], of the chunk at hand
+    float* records_;        // [rows of a tile, record_size]
+    float* block_records_;  // [MAX_ROWS, record_size]
+    uint16_t* unpacked_;    // a chunk's K and V
+
+    Part last_part_;
+    int num_parts_ = 0;
+};
+
+template <class Element>
+void attend_all(const Attention& instruction, const Step& step, Worker& worker) {
+    AttentionThread<Element> thread(instruction, step, worker);
+    thread.compute_parts();
+    worker.wait();
+    thread.take_over();
+}
+
+}  // namespace
+
+void attention(const Attention& instruction, const Step& step, Worker& worker) {
+    if (instruction.cache.type == KVType::f32) {
+        attend_all<Float32>(instruction, step, worker);
+    } else {
+        attend_all<Bf16>(instruction, step, worker);
+    }
+}
+
+// Enough to divide what one request can hold of the cache evenly, whatever its tokens.
+int64_t attention_scratch_bytes(const Attention& instruction, int64_t num_tokens, int num_threads) {
+    if (num_threads == 1) {
+        return 0;
+    }
+    const KVCache& cache = instruction.cache;
+    const int64_t tokens = smaller<int64_t>(num_tokens, Division::tile_tokens(instruction));
+    const int64_t chunk_bytes =
+        tokens * Division::rows_per_token(instruction) * record_size(cache.head_size) * 4;
+    const int64_t num_chunks = cache.num_blocks * cache.block_size / CHUNK + 1;
+    const int64_t share = smaller(num_chunks, num_chunks * cache.num_kv_heads / num_threads + 2);
+    return smaller(round_up(share * chunk_bytes, 64) * num_threads, MOST_SCRATCH_BYTES);
+}
+
+}  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,192 @@
+// How the work of one attention call is divided among threads.
+//
+// Work is a line of tiles, and a tile a line of chunks: a tile is a few tokens of one request with the query
+// heads that share one KV head. Each thread gets an equal part of the line by cost. A boundary may fall into
+// a tile; the thread whose part begins the tile carries it on and later takes over what the others made of
+// its other chunks:
+//
+//   tiles      |  0   |      1        |  2  |  3  | ...
+//   threads    |---- 0 ----|--- 1 ---|---- 2 ----| ...       thread 0 takes over the end of tile 1
+//
+// All threads compute the same boundaries, each for itself.
+#pragma once
+
+#include "kernels/attention_chunk.h"
+#include "platform/thread_pool.h"
+#include "program/instructions.h"
+
+namespace octavo::OCTAVO_ISA {
+
+// Rows of a tile: enough to use K and V of a chunk often while they are cached, few enough that what is kept
+// of the rows is cached as well. A multiple of MAX_ROWS.
+constexpr int TILE_ROWS = 96;
+
+struct Tile {
+    int request, kv_head;
+    int token, num_tokens;  // of the step
+    int position;           // of the first token, in its request
+    int seq_len;
+    Span context;  // what any of the tokens attends to
+
+    int first_chunk() const { return context.begin / CHUNK; }
+
+    int last_chunk() const { return (context.end + CHUNK - 1) / CHUNK; }  // not one of them
+};
+
+// What the token at `position` attends to.
+OCTAVO_INLINE Span seen_from(const Attention& instruction, int position, int seq_len) {
+    const int begin = instruction.window > 0 ? larger(0, position + 1 - instruction.window) : 0;
+    return {begin, instruction.causal ? position + 1 : seq_len};
+}
+
+class Division {
+  public:
+    // `part_bytes` of memory hold the records of the part of a tile that its first thread does not compute.
+    Division(const Attention& instruction, const AttentionGroup& group, int num_threads, int64_t part_bytes)
+        : instruction_(instruction), group_(group), num_threads_(num_threads), part_bytes_(part_bytes) {
+        for (int request = 0; request < group.num_reqs; ++request) {
+            total_ += cost(request);
+        }
+    }
+
+    static int rows_per_token(const Attention& instruction) {
+        return instruction.num_heads / instruction.cache.num_kv_heads;
+    }
+
+    static int tile_tokens(const Attention& instruction) {
+        return larger(1, TILE_ROWS / rows_per_token(instruction));
+    }
+
+    int num_requests() const { return group_.num_reqs; }
+
+    int num_kv_heads() const { return instruction_.cache.num_kv_heads; }
+
+    int num_tiles(int request) const {
+        const int num_tokens = group_.query_start_loc[request + 1] - group_.query_start_loc[request];
+        return (num_tokens + tile_tokens(instruction_) - 1) / tile_tokens(instruction_);
+    }
+
+    Tile tile(int request, int kv_head, int index) const {
+        const int begin = group_.query_start_loc[request], end = group_.query_start_loc[request + 1];
+        const int seq_len = group_.seq_lens[request];
+        const int token = begin + index * tile_tokens(instruction_);
+        const int num_tokens = smaller(tile_tokens(instruction_), end - token);
+        const int position = seq_len - (end - token);
+        const Span context{seen_from(instruction_, position, seq_len).begin,
+                           seen_from(instruction_, position + num_tokens - 1, seq_len).end};
+        return {request, kv_head, token, num_tokens, position, seq_len, context};
+    }
+
+    int64_t cost(const Tile& tile) const {
+        const Span groups = groups_of(tile.context);
+        return (groups.end - groups.begin) * group_cost(tile);
+    }
+
+    int64_t cost(int request) const {
+        int64_t sum = 0;
+        for (int index = 0; index < num_tiles(request); ++index) {
+            sum += cost(tile(request, 0, index));
+        }
+        return sum * num_kv_heads();
+    }
+
+    // Where the work of `thread` begins; that of the last ends where the thread after it would begin.
+    int64_t boundary(int thread) const { return total_ * thread / num_threads_; }
+
+    // The first chunk that `thread` or a later one computes of a tile that begins at `begin` on the line.
+    int first_chunk(const Tile& tile, int64_t begin, int thread) const {
+        const int64_t into_tile = boundary(thread) - begin;
+        if (into_tile <= 0) {
+            return tile.first_chunk();
+        }
+        if (into_tile >= cost(tile)) {
+            return tile.last_chunk();
+        }
+        if (!may_be_cut(tile)) {
+            return 2 * into_tile < cost(tile) ? tile.first_chunk() : tile.last_chunk();
+        }
+        const int64_t group = tile.context.begin / GROUP + into_tile / group_cost(tile);
+        const int chunk = static_cast<int>((group + CHUNK_GROUPS / 2) / CHUNK_GROUPS);
+        return smaller(larger(chunk, tile.first_chunk()), tile.last_chunk());
+    }
+
+  private:
+    // Of 16 tokens: fetching their K and V takes about as long as computing 4 rows.
+    int64_t group_cost(const Tile& tile) const { return tile.num_tokens * rows_per_token(instruction_) + 4; }
+
+    // Whether a thread's part of the tile fits the memory for it.
+    bool may_be_cut(const Tile& tile) const {
+        const int64_t share =
+            total_ / num_threads_ / (group_cost(tile) * CHUNK_GROUPS) + 2;  // both ends rounded
+        const int64_t num_chunks = smaller<int64_t>(share, tile.last_chunk() - tile.first_chunk());
+        const int64_t num_rows = tile.num_tokens * rows_per_token(instruction_);
+        const int64_t record_bytes = record_size(instruction_.cache.head_size) * sizeof(float);
+        return num_chunks * num_rows * record_bytes <= part_bytes_;
+    }
+
+    const Attention& instruction_;
+    const AttentionGroup& group_;
+    int num_threads_;
+    int64_t part_bytes_;
+    int64_t total_ = 0;
+};
+
+// One thread's chunks of one tile.
+struct Part {
+    Tile tile;
+    int64_t begin;  // of the tile, on the line
+    int first_chunk, last_chunk;
+
+    bool begins_tile() const { return first_chunk == tile.first_chunk(); }
+
+    bool ends_tile() const { return last_chunk == tile.last_chunk(); }
+};
+
+// A thread's parts, in order: requests, their KV heads, their tiles.
+class Parts {
+  public:
+    Parts(const Division& division, int thread) : division_(division), thread_(thread) {
+        while (request_ < division.num_requests() &&
+               position_ + division.cost(request_) <= division.boundary(thread)) {
+            position_ += division.cost(request_);
+            ++request_;
+        }
+    }
+
+    // Set `part` to the next one. False, and `part` is as it was, when there is none.
+    bool next(Part& part) {
+        while (request_ < division_.num_requests() && position_ < division_.boundary(thread_ + 1)) {
+            if (tile_ == division_.num_tiles(request_)) {
+                end_head();
+                continue;
+            }
+            const Tile tile = division_.tile(request_, kv_head_, tile_);
+            const Part found{tile, position_, division_.first_chunk(tile, position_, thread_),
+                             division_.first_chunk(tile, position_, thread_ + 1)};
+            position_ += division_.cost(tile);
+            ++tile_;
+            if (found.first_chunk < found.last_chunk) {
+                part = found;
+                return true;
+            }
+        }
+        return false;
+    }
+
+  private:
+    void end_head() {
+        tile_ = 0;
+        ++kv_head_;
+        if (kv_head_ == division_.num_kv_heads()) {
+            kv_head_ = 0;
+            ++request_;
+        }
+    }
+
+    const Division& division_;
+    int thread_;
+    int request_ = 0, kv_head_ = 0, tile_ = 0;
+    int64_t position_ = 0;  // on the line, of the tile that is next
+};
+
+}  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,134 @@
+// What attention reads: turned and scaled queries in a buffer, turned K and V in the cache.
+//
+// Stale slots. Attention reads the cache in groups of 16 tokens, so it also reads the slots behind a
+// request's last token, gives them the weight 0, and must find numbers there: 0 * NaN would not be 0. A block
+// that was another request's may hold anything. So whoever writes the last token of a request in a step also
+// writes zeros to the slots behind it, up to the end of its group, if the group's first token is of this step
+// too. Otherwise an earlier step has already done so, and what lies there is zeros or this request's own. No
+// other thread writes these slots.
+#include "kernels/attention.h"
+#include "kernels/fp8.h"
+#include "kernels/kv_pages.h"
+#include "kernels/rows.h"
+
+namespace octavo::OCTAVO_ISA {
+
+namespace {
+
+constexpr float ZEROS[MAX_HEAD_SIZE] = {};
+
+// Write x [size] as the cache's numbers. Returns their scale.
+float encode(const float* x, int size, float* out) {
+    __builtin_memcpy(out, x, size * sizeof(float));
+    return 1.0f;
+}
+
+float encode(const float* x, int size, uint16_t* out) {
+    round_row(x, size, size, out);
+    return 1.0f;
+}
+
+float encode(const float* x, int size, uint8_t* out) {
+    constexpr float LARGEST = 0x1.fffffep127f;
+    constexpr float SMALLEST_SCALE = 0x1p-126f;  // of those with all their bits
+    f32x16 maximum = zeros();
+    for (int i = 0; i < size; i += LANES) {
+        maximum = max(abs(load(x + i)), maximum);  // in this order, so that NaN is passed over
+    }
+    const float scale = larger(smaller(reduce_max(maximum), LARGEST) / LARGEST_FP8, SMALLEST_SCALE);
+    for (int i = 0; i < size; ++i) {
+        out[i] = to_fp8(x[i] / scale);
+    }
+    return scale;
+}
+
+// Put one token's k and v, [head_size] each, into its lane of a group.
+template <class Number>
+void put(const float* k, const float* v, int head_size, const GroupPage& page, int lane) {
+    constexpr int WIDTH = NEIGHBOURS<Number>;
+    Number numbers[MAX_HEAD_SIZE];
+    const float key_scale = encode(k, head_size, numbers);
+    Number* keys = reinterpret_cast<Number*>(page.keys) + lane * WIDTH;
+    for (int d = 0; d < head_size; d += WIDTH) {
+        __builtin_memcpy(keys + d * GROUP, numbers + d, WIDTH * sizeof(Number));
+    }
+    const float value_scale = encode(v, head_size, numbers);
+    Number* values = reinterpret_cast<Number*>(page.values) + lane / WIDTH * head_size * WIDTH + lane % WIDTH;
+    for (int d = 0; d < head_size; ++d) {
+        values[d * WIDTH] = numbers[d];
+    }
+    if (page.key_scales != nullptr) {
+        page.key_scales[lane] = key_scale;
+        page.value_scales[lane] = value_scale;
+    }
+}
+
+using Put = void (*)(const float*, const float*, int, const GroupPage&, int);
+
+Put put_for(KVType type) {
+    switch (type) {
+        case KVType::bf16:
+            return put<uint16_t>;
+        case KVType::f32:
+            return put<float>;
+        default:
+            return put<uint8_t>;
+    }
+}
+
+// Put k and v of token `t` of the step, and zeros behind them where they are the last of `num_tokens` of a
+// request.
+void write_cache(const AttentionInputs& instruction, const Step& step, int64_t t, int kv_head, int64_t slot,
+                 int num_tokens_if_last) {
+    const KVCache& cache = instruction.cache;
+    const int size = cache.head_size, lane = static_cast<int>(slot % GROUP);
+    const int offset = static_cast<int>(slot % cache.block_size);
+    const GroupPage page = group_page(cache, slot / cache.block_size, offset - lane, kv_head);
+    const Put put = put_for(cache.type);
+    const float* angles = instruction.style == RopeStyle::none ? nullptr : step.row(instruction.angles, t);
+    float k[MAX_HEAD_SIZE];
+    rope_head(step.row(instruction.k, t) + kv_head * size, angles, instruction.style, size,
+              instruction.rotary_size, 1.0f, k);
+    put(k, step.row(instruction.v, t) + kv_head * size, size, page, lane);
+    if (num_tokens_if_last > lane) {
+        for (int behind = lane + 1; behind < GROUP; ++behind) {
+            put(ZEROS, ZEROS, size, page, behind);
+        }
+    }
+}
+
+// Turn and scale the query heads that share a KV head.
+void write_queries(const AttentionInputs& instruction, const Step& step, int64_t t, int kv_head) {
+    const int size = instruction.cache.head_size;
+    const int num_heads = instruction.num_heads / instruction.cache.num_kv_heads;
+    const float* angles = instruction.style == RopeStyle::none ? nullptr : step.row(instruction.angles, t);
+    for (int head = kv_head * num_heads; head < (kv_head + 1) * num_heads; ++head) {
+        rope_head(step.row(instruction.q, t) + head * size, angles, instruction.style, size,
+                  instruction.rotary_size, instruction.scale, step.row(instruction.out, t) + head * size);
+    }
+}
+
+}  // namespace
+
+void attention_inputs(const AttentionInputs& instruction, const Step& step, Worker& worker) {
+    const AttentionGroup& group = step.groups.data()[instruction.group];
+    const int32_t* starts = group.query_start_loc;
+    const int num_kv_heads = instruction.cache.num_kv_heads;
+    const Range heads = share(step.num_tokens * num_kv_heads, worker);
+    int request = 0;
+    for (int64_t i = heads.begin; i < heads.end; ++i) {
+        const int64_t t = i / num_kv_heads;
+        const int kv_head = static_cast<int>(i % num_kv_heads);
+        while (starts[request + 1] <= t) {
+            ++request;
+        }
+        write_queries(instruction, step, t, kv_head);
+        if (group.slot_mapping[t] >= 0) {
+            const bool is_last = t + 1 == starts[request + 1];
+            write_cache(instruction, step, t, kv_head, group.slot_mapping[t],
+                        is_last ? starts[request + 1] - starts[request] : 0);
+        }
+    }
+}
+
+}  // namespace octavo::OCTAVO_ISA

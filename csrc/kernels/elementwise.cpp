@@ -1,0 +1,65 @@
+#include "kernels/elementwise.h"
+
+#include <cmath>
+
+#include "kernels/rows.h"
+#include "kernels/simd.h"
+#include "program/packing.h"
+
+namespace octavo::OCTAVO_ISA {
+
+void embedding(const Embedding& instruction, const Step& step, Worker& worker) {
+    const Range tokens = share(step.num_tokens, worker);
+    for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+        const int64_t last = instruction.num_rows - 1;
+        const int64_t id = smaller(larger<int64_t>(step.token_ids[t], 0), last);
+        const uint8_t* row = instruction.table + id * instruction.row_bytes;
+        dequantize_row(instruction.format, row, instruction.k, step.row(instruction.out, t));
+    }
+}
+
+// Angles are float32 products, as in the code that models are trained with.
+void rope_angles(const RopeAngles& instruction, const Step& step, Worker& worker) {
+    const int64_t num_frequencies = instruction.frequencies.size();
+    const float* frequencies = instruction.frequencies.data();
+    const Range angles = share(step.num_tokens * num_frequencies, worker);
+    for (int64_t i = angles.begin; i < angles.end; ++i) {
+        const int64_t t = i / num_frequencies, frequency = i % num_frequencies;
+        const float angle = static_cast<float>(step.positions[t]) * frequencies[frequency];
+        float* cosines = step.row(instruction.out, t);
+        cosines[frequency] = std::cos(angle) * instruction.magnitude;
+        cosines[num_frequencies + frequency] = std::sin(angle) * instruction.magnitude;
+    }
+}
+
+void rms_norm(const RmsNorm& instruction, const Step& step, Worker& worker) {
+    const int64_t size = instruction.size, num_heads = instruction.x.num_columns / size;
+    const Range heads = share(step.num_tokens * num_heads, worker);
+    for (int64_t i = heads.begin; i < heads.end; ++i) {
+        const int64_t t = i / num_heads, column = i % num_heads * size;
+        norm_row(step.row(instruction.x, t) + column, instruction.weight, size, instruction.eps,
+                 step.row(instruction.out, t) + column);
+    }
+}
+
+void silu_and_mul(const SiluAndMul& instruction, const Step& step, Worker& worker) {
+    const int64_t size = instruction.x.num_columns / 2;
+    const Range tokens = share(step.num_tokens, worker);
+    for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+        const float* gate = step.row(instruction.x, t);
+        silu_and_mul_row(gate, gate + size, size, step.row(instruction.out, t));
+    }
+}
+
+void rope(const Rope& instruction, const Step& step, Worker& worker) {
+    const int64_t head_size = instruction.head_size, num_heads = instruction.x.num_columns / head_size;
+    const Range heads = share(step.num_tokens * num_heads, worker);
+    for (int64_t i = heads.begin; i < heads.end; ++i) {
+        const int64_t t = i / num_heads, column = i % num_heads * head_size;
+        rope_head(step.row(instruction.x, t) + column, step.row(instruction.angles, t), instruction.style,
+                  instruction.head_size, instruction.rotary_size, 1.0f,
+                  step.row(instruction.out, t) + column);
+    }
+}
+
+}  // namespace octavo::OCTAVO_ISA

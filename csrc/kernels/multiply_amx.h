@@ -1,0 +1,214 @@
+// Products with AMX tiles: 16 rows of activations times a panel of 16 outputs at a time.
+//
+// Integer tiles are exact, so they give the bits that multiply_int8.h gives. BF16 tiles sum in an order of their own
+// (TDPBF16PS: even and odd inputs of 32 apart, then together), so on this instruction set every BF16 product is made
+// with them, a single row too.
+#pragma once
+
+#include "kernels/multiply.h"
+#include "kernels/quants.h"
+
+#if defined(OCTAVO_ISA_amx)
+
+namespace octavo::OCTAVO_ISA {
+
+constexpr int AMX_ROWS = 16;
+
+// What the eight tiles are: 0 to 3 sums, 4 and 5 activations, 6 and 7 weights.
+struct alignas(64) TileConfiguration {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t num_rows[16] = {};
+};
+
+// Tiles for `inputs` bytes of activations a row: 64 (32 bf16), 32 or 16 (quants that share a scale).
+OCTAVO_INLINE void configure_tiles(int input_bytes, Context& context) {
+    if (context.tile_shape == input_bytes) {
+        return;
+    }
+    TileConfiguration configuration;
+    for (int tile = 0; tile < 8; ++tile) {
+        configuration.row_bytes[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? input_bytes : 64);
+        configuration.num_rows[tile] = static_cast<uint8_t>(tile >= 6 ? input_bytes / 4 : AMX_ROWS);
+    }
+    asm volatile("" ::"m"(configuration));  // GCC 12 takes the next line to read the first 8 bytes only
+    _tile_loadconfig(&configuration);
+    context.tile_shape = input_bytes;
+}
+
+OCTAVO_INLINE void release_tiles(Context& context) {
+    if (context.tile_shape != 0) {
+        _tile_release();
+        context.tile_shape = 0;
+    }
+}
+
+// A panel unpacked for tiles: signed bytes with the zero taken off, or, with a minimum, unsigned ones.
+struct UnpackedPanel {
+    uint8_t* quants;  // [k / 4][64]
+    float* scales;    // [k / scale_block][16]
+    float* minimums;  // the same, where there are minimums
+
+    UnpackedPanel(uint8_t* memory, int64_t k)
+        : quants(memory), scales(reinterpret_cast<float*>(memory + k * PANEL)), minimums(scales + k) {}
+
+    static int64_t num_bytes(int64_t k) { return k * PANEL + 2 * k * 4; }
+};
+
+template <Format F>
+__attribute__((noinline)) void unpack_for_tiles(const uint8_t* panel, int64_t k, const UnpackedPanel& to) {
+    using Q = Quants<F>;
+    const Q quants(panel, k);
+    for (int64_t b = 0; b < k / BLOCK; ++b) {
+        bytes64 rows[BLOCK_ROWS];
+        quants.read(b, rows);
+#pragma GCC unroll 8
+        for (int r = 0; r < BLOCK_ROWS; ++r) {
+            store(to.quants + (b * BLOCK_ROWS + r) * 64, rows[r] - splat_byte(Q::INFO.zero));
+        }
+        for (int64_t i = b * Q::SCALES_PER_BLOCK; i < (b + 1) * Q::SCALES_PER_BLOCK; ++i) {
+            store(to.scales + i * PANEL, quants.scale(i));
+            if constexpr (Q::INFO.has_minimum) {
+                store(to.minimums + i * PANEL, quants.minimum(i));
+            }
+        }
+    }
+}
+
+// Start the integer product of scale block `i` of a tile of rows, in AMX tiles of SLOT (0 or 1), to `dots`.
+template <int SCALES, bool HAS_MINIMUM, int SLOT>
+OCTAVO_INLINE void issue_tiles(const UnpackedPanel& panel, const QuantizedRow& x, int64_t i,
+                               int32_t (&dots)[AMX_ROWS][PANEL]) {
+    constexpr int INPUTS = BLOCK / SCALES;
+    const int8_t* values = x.values + i / SCALES * BLOCK * AMX_ROWS + i % SCALES * INPUTS;
+    const uint8_t* quants = panel.quants + i * INPUTS * PANEL;
+    if constexpr (SLOT == 0) {
+        _tile_loadd(4, values, BLOCK);
+        _tile_loadd(6, quants, 64);
+        _tile_zero(0);
+        if constexpr (HAS_MINIMUM) {
+            _tile_dpbsud(0, 4, 6);
+        } else {
+            _tile_dpbssd(0, 4, 6);
+        }
+        _tile_stored(0, dots, 64);
+    } else {
+        _tile_loadd(5, values, BLOCK);
+        _tile_loadd(7, quants, 64);
+        _tile_zero(1);
+        if constexpr (HAS_MINIMUM) {
+            _tile_dpbsud(1, 5, 7);
+        } else {
+            _tile_dpbssd(1, 5, 7);
+        }
+        _tile_stored(1, dots, 64);
+    }
+}
+
+// Add the integers of scale block `i` to the sums.
+template <int SCALES, bool HAS_MINIMUM>
+OCTAVO_INLINE void add_dots(const UnpackedPanel& panel, const QuantizedRow& x, int64_t i,
+                            const int32_t (&dots)[AMX_ROWS][PANEL], f32x16 (&sum)[AMX_ROWS]) {
+    const int64_t b = i / SCALES;
+    const float* scales = x.scales + b * AMX_ROWS;
+    const f32x16 scale = load(panel.scales + i * PANEL);
+    if constexpr (HAS_MINIMUM) {
+        const f32x16 minimum = load(panel.minimums + i * PANEL);
+        const float* scaled = x.scaled_sums + b * AMX_ROWS;
+        alignas(64) float scaled_halves[AMX_ROWS];
+        if constexpr (SCALES > 1) {
+            store(scaled_halves, load(scales) * to_f32(load(x.half_sums + i * AMX_ROWS)));
+            scaled = scaled_halves;
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < AMX_ROWS; ++r) {
+            sum[r] = fma(to_f32(load(dots[r])), scale * splat(scales[r]), sum[r]);
+            sum[r] = fma(minimum, splat(scaled[r]), sum[r]);
+        }
+    } else {
+#pragma GCC unroll 16
+        for (int r = 0; r < AMX_ROWS; ++r) {
+            sum[r] = fma(to_f32(load(dots[r])), scale * splat(scales[r]), sum[r]);
+        }
+    }
+}
+
+// AMX_ROWS rows, in tiles from `x` on, times an unpacked panel. sums[r * stride] on.
+//
+// A product takes some hundred cycles from its loads to its integers in memory; while one is under way the one before
+// is added to the sums.
+template <int SCALES, bool HAS_MINIMUM>
+__attribute__((noinline)) void multiply_tiles(const UnpackedPanel& panel, const QuantizedRow& x, int64_t k, float* sums,
+                                              int stride) {
+    alignas(64) int32_t dots[2][AMX_ROWS][PANEL];
+    f32x16 sum[AMX_ROWS];
+#pragma GCC unroll 16
+    for (int r = 0; r < AMX_ROWS; ++r) {
+        sum[r] = zeros();
+    }
+    const int64_t count = k / BLOCK * SCALES;
+    issue_tiles<SCALES, HAS_MINIMUM, 0>(panel, x, 0, dots[0]);
+    int64_t i = 0;
+    for (; i + 2 <= count; i += 2) {
+        issue_tiles<SCALES, HAS_MINIMUM, 1>(panel, x, i + 1, dots[1]);
+        add_dots<SCALES, HAS_MINIMUM>(panel, x, i, dots[0], sum);
+        if (i + 2 < count) {
+            issue_tiles<SCALES, HAS_MINIMUM, 0>(panel, x, i + 2, dots[0]);
+        }
+        add_dots<SCALES, HAS_MINIMUM>(panel, x, i + 1, dots[1], sum);
+    }
+    if (i < count) {
+        add_dots<SCALES, HAS_MINIMUM>(panel, x, i, dots[0], sum);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < AMX_ROWS; ++r) {
+        store(sums + r * stride, sum[r]);
+    }
+}
+
+// 32 rows (16 if not `both`), in tiles from `x` on, times two panels of bf16. sums[r * stride] on: both panels. Lines
+// `ahead` bytes behind those in use are fetched, unless it is 0.
+__attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, const uint8_t* right, const uint16_t* x,
+                                                          int64_t padded_k, bool both, int64_t ahead, float* sums,
+                                                          int stride) {
+    constexpr int INPUTS = 32;
+    constexpr int TILE = AMX_ROWS * INPUTS;
+    const uint16_t* lower = x + AMX_ROWS * padded_k;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t i = 0; i < padded_k / INPUTS; ++i) {
+        if (ahead != 0) {
+            for (int line = 0; line < 16; ++line) {
+                __builtin_prefetch(left + ahead + line * 64, 0, 2);
+                __builtin_prefetch(right + ahead + line * 64, 0, 2);
+            }
+        }
+        _tile_loadd(4, x + i * TILE, 64);
+        _tile_loadd(6, left, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, right, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        if (both) {
+            _tile_loadd(5, lower + i * TILE, 64);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        left += INPUTS * PANEL * 2;
+        right += INPUTS * PANEL * 2;
+    }
+    const int64_t sums_bytes = stride * 4;
+    _tile_stored(0, sums, sums_bytes);
+    _tile_stored(1, sums + PANEL, sums_bytes);
+    if (both) {
+        _tile_stored(2, sums + AMX_ROWS * stride, sums_bytes);
+        _tile_stored(3, sums + AMX_ROWS * stride + PANEL, sums_bytes);
+    }
+}
+
+}  // namespace octavo::OCTAVO_ISA
+
+#endif

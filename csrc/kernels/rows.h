@@ -1,0 +1,215 @@
+// What is done to one row of numbers, for the element-wise kernels and for those that fuse it.
+//
+// Rows may have any size and need no alignment; each function reads and writes the elements of its row alone.
+// The order of every sum depends on the row's size only, so that a row gives the same bits wherever it is
+// computed.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/simd.h"
+#include "program/instructions.h"
+
+namespace octavo::OCTAVO_ISA {
+
+constexpr int LANES = 16;
+
+// The first `count` numbers at p, all lanes' if there are more, and zeros in the rest.
+OCTAVO_INLINE f32x16 load_up_to(int64_t count, const float* p) {
+    if (count >= LANES) {
+        return load(p);
+    }
+    float padded[LANES] = {};
+    if (count > 0) {
+        __builtin_memcpy(padded, p, count * sizeof(float));
+    }
+    return load(padded);
+}
+
+OCTAVO_INLINE void store_up_to(int64_t count, float* p, f32x16 x) {
+    if (count >= LANES) {
+        store(p, x);
+        return;
+    }
+    float padded[LANES];
+    store(padded, x);
+    if (count > 0) {
+        __builtin_memcpy(p, padded, count * sizeof(float));
+    }
+}
+
+inline float sum_of_squares(const float* x, int64_t size) {
+    constexpr int CHAINS = 4;  // as many as the latency of fma, in cycles
+    f32x16 sums[CHAINS] = {zeros(), zeros(), zeros(), zeros()};
+    int64_t i = 0;
+    for (; i + CHAINS * LANES <= size; i += CHAINS * LANES) {
+        for (int chain = 0; chain < CHAINS; ++chain) {
+            const f32x16 numbers = load(x + i + chain * LANES);
+            sums[chain] = fma(numbers, numbers, sums[chain]);
+        }
+    }
+    for (; i < size; i += LANES) {
+        const f32x16 numbers = load_up_to(size - i, x + i);
+        sums[0] = fma(numbers, numbers, sums[0]);
+    }
+    return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// out = x / sqrt(mean(x^2) + eps) * weight. `out` may be `x`.
+inline void norm_row(const float* x, const float* weight, int64_t size, float eps, float* out) {
+    const float mean = sum_of_squares(x, size) / static_cast<float>(size);
+    const f32x16 factor = splat(1.0f / std::sqrt(mean + eps));
+    for (int64_t i = 0; i < size; i += LANES) {
+        const int64_t count = size - i;
+        store_up_to(count, out + i, load_up_to(count, x + i) * factor * load_up_to(count, weight + i));
+    }
+}
+
+// out = silu(gate) * up. `out` may be `gate` or `up`.
+inline void silu_and_mul_row(const float* gate, const float* up, int64_t size, float* out) {
+    for (int64_t i = 0; i < size; i += LANES) {
+        const int64_t count = size - i;
+        store_up_to(count, out + i, silu(load_up_to(count, gate + i)) * load_up_to(count, up + i));
+    }
+}
+
+struct Pairs {
+    f32x16 first, second;
+};
+
+// The 16 pairs of neighbours at p.
+OCTAVO_INLINE Pairs load_neighbours(const float* p) {
+    // Split as integers, which takes compilers one instruction; floats they would pick up one by one.
+    uint64_t pairs[LANES];
+    uint32_t lower[LANES], upper[LANES];
+    float first[LANES], second[LANES];
+    __builtin_memcpy(pairs, p, sizeof(pairs));
+    for (int lane = 0; lane < LANES; ++lane) {
+        lower[lane] = static_cast<uint32_t>(pairs[lane]);
+        upper[lane] = static_cast<uint32_t>(pairs[lane] >> 32);
+    }
+    __builtin_memcpy(first, lower, sizeof(first));
+    __builtin_memcpy(second, upper, sizeof(second));
+    return {load(first), load(second)};
+}
+
+OCTAVO_INLINE void store_neighbours(float* p, Pairs numbers) {
+    float first[LANES], second[LANES], pairs[2 * LANES];
+    store(first, numbers.first);
+    store(second, numbers.second);
+    for (int lane = 0; lane < LANES; ++lane) {
+        pairs[2 * lane] = first[lane];
+        pairs[2 * lane + 1] = second[lane];
+    }
+    __builtin_memcpy(p, pairs, sizeof(pairs));
+}
+
+// Turn `half` pairs of x: features i and i + half for RopeStyle::half, neighbours for RopeStyle::interleaved.
+template <RopeStyle STYLE>
+OCTAVO_INLINE void turn_pairs(const float* x, const float* angles, int half, float scale, float* out) {
+    const float *cosines = angles, *sines = angles + half;
+    const f32x16 factor = splat(scale);
+    int i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        const f32x16 cos = load(cosines + i), sin = load(sines + i);
+        if constexpr (STYLE == RopeStyle::half) {
+            const f32x16 a = load(x + i), b = load(x + half + i);
+            store(out + i, (a * cos - b * sin) * factor);
+            store(out + half + i, (b * cos + a * sin) * factor);
+        } else {
+            const auto [a, b] = load_neighbours(x + 2 * i);
+            store_neighbours(out + 2 * i, {(a * cos - b * sin) * factor, (b * cos + a * sin) * factor});
+        }
+    }
+    for (; i < half; ++i) {
+        const int first = STYLE == RopeStyle::half ? i : 2 * i;
+        const int second = STYLE == RopeStyle::half ? half + i : 2 * i + 1;
+        const float a = x[first], b = x[second];
+        out[first] = (a * cosines[i] - b * sines[i]) * scale;
+        out[second] = (b * cosines[i] + a * sines[i]) * scale;
+    }
+}
+
+// out = x turned by the angles, times `scale`; features from `rotary_size` on (all, for RopeStyle::none) are
+// not turned. `angles`: rotary_size / 2 cosines, then as many sines. `out` may be `x`.
+inline void rope_head(const float* x, const float* angles, RopeStyle style, int head_size, int rotary_size,
+                      float scale, float* out) {
+    if (style == RopeStyle::half) {
+        turn_pairs<RopeStyle::half>(x, angles, rotary_size / 2, scale, out);
+    } else if (style == RopeStyle::interleaved) {
+        turn_pairs<RopeStyle::interleaved>(x, angles, rotary_size / 2, scale, out);
+    }
+    for (int i = style == RopeStyle::none ? 0 : rotary_size; i < head_size; i += LANES) {
+        store_up_to(head_size - i, out + i, load_up_to(head_size - i, x + i) * splat(scale));
+    }
+}
+
+// A row of k numbers as blocks of 32 bytes with a scale each, and the sums that the zero points and minimums
+// of weights are multiplied with. Number i is scales[i / 32] * values[i].
+struct QuantizedRow {
+    int8_t* values;      // [k], -127 to 127
+    float* scales;       // [k / 32]
+    float* scaled_sums;  // [k / 32]  scale * sum
+    int32_t* sums;       // [k / 32]  of the block's values
+    int32_t* half_sums;  // [k / 16]  of 16 values
+};
+
+// Write the values and the scale of the 32 numbers of `x`. See quantize_row.
+OCTAVO_INLINE void quantize_block(const float* x, int8_t* values, float* scale) {
+    constexpr float LARGEST = 127.0f;
+    constexpr float TINY = 0x1p-119f;  // not far below it LARGEST / maximum is infinite; as good as zero
+    const f32x16 infinity = splat(HUGE_VALF);
+    const f32x16 a = load(x), b = load(x + LANES);
+    // min takes its second operand for NaN: a maximum that is not finite tells of either.
+    const float maximum = reduce_max(max(min(abs(a), infinity), min(abs(b), infinity)));
+    const bool is_zero = maximum < TINY;
+    const f32x16 inverse = splat(is_zero ? 0.0f : LARGEST / maximum);
+    // max takes its second operand for NaN, which no integer stands for.
+    store_i8(values, to_i32(max(a * inverse, splat(-LARGEST))));
+    store_i8(values + LANES, to_i32(max(b * inverse, splat(-LARGEST))));
+    *scale = is_zero ? 0.0f : maximum / LARGEST + (maximum - maximum);  // infinity - infinity is NaN
+}
+
+// Fill in the sums of `count` blocks, at most 2, from `block` on. `values` are theirs; 76 bytes are read.
+OCTAVO_INLINE void sum_blocks(const int8_t* values, int64_t block, int count, const QuantizedRow& out) {
+    i32x16 sums = splat(0);  // lane i: of the 16 values from 4 i on, so that no lanes need to be added
+    for (int i = 0; i < 16; i += 4) {
+        sums = dot4(sums, splat_byte(1), load(reinterpret_cast<const uint8_t*>(values + i)));
+    }
+    int32_t sixteens[LANES];
+    store(sixteens, sums);
+    for (int i = 0; i < count; ++i) {
+        const int32_t first = sixteens[8 * i], second = sixteens[8 * i + 4];
+        out.half_sums[2 * (block + i)] = first;
+        out.half_sums[2 * (block + i) + 1] = second;
+        out.sums[block + i] = first + second;
+        out.scaled_sums[block + i] = out.scales[block + i] * static_cast<float>(first + second);
+    }
+}
+
+// Write x [k] as bytes: in each block of 32, scale = max|x| / 127 and values are the nearest multiples of it,
+// ties to even. A block with NaN or infinity gets the scale NaN, so that it shows in whatever it is
+// multiplied with.
+inline void quantize_row(const float* x, int64_t k, const QuantizedRow& out) {
+    const int64_t num_blocks = k / 32;
+    for (int64_t block = 0; block < num_blocks; ++block) {
+        quantize_block(x + block * 32, out.values + block * 32, out.scales + block);
+    }
+    int64_t block = 0;
+    for (; block + 2 < num_blocks; block += 2) {
+        sum_blocks(out.values + block * 32, block, 2, out);
+    }
+    const int num_left = static_cast<int>(num_blocks - block);
+    int8_t values[128] = {};  // the last ones, since the row may end there
+    __builtin_memcpy(values, out.values + block * 32, num_left * 32);
+    sum_blocks(values, block, num_left, out);
+}
+
+// Write x [k] as bf16, to nearest, ties to even, and zeros up to `padded`, a multiple of 16.
+inline void round_row(const float* x, int64_t k, int64_t padded, uint16_t* out) {
+    for (int64_t i = 0; i < padded; i += LANES) {
+        store_bf16(out + i, load_up_to(k - i, x + i));
+    }
+}
+
+}  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,90 @@
+// What a step's tokens are sampled from and by: SamplingMetadata of octavo/types/sampling.py, as pointers.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace octavo {
+
+constexpr int32_t NO_LOGPROBS = -1;
+constexpr int64_t INVALID_TOKEN_ID = -1;
+
+// A list of tokens for each row: that of row r is token_ids[offsets[r]] up to token_ids[offsets[r + 1]].
+struct TokenLists {
+    const int64_t* offsets = nullptr;  // [num_rows + 1]; null: there are no lists
+    const int32_t* token_ids = nullptr;
+};
+
+struct LogitBias {
+    TokenLists tokens;
+    const float* values = nullptr;  // of tokens.token_ids
+};
+
+struct Penalties {
+    const float* repetition = nullptr;  // [num_rows]; null: there are no penalties
+    const float* frequency = nullptr;
+    const float* presence = nullptr;
+    TokenLists prompt, output;
+};
+
+// Where reported logprobs go. Row r has room for offsets[r + 1] - offsets[r] of them, the chosen token's
+// first; a row that wants none has no room.
+struct LogprobsOutput {
+    bool processed;          // of the logits after adjustments, temperature and filters
+    bool normalized;         // log-probabilities; otherwise logits
+    const int64_t* offsets;  // [num_rows + 1]
+    int64_t* counts;         // [num_rows]: how many there are; 0 where none are wanted or the row is unusable
+    int64_t* ranks;          // [num_rows]
+    int32_t* token_ids;      // [offsets[num_rows]]
+    double* values;          // [offsets[num_rows]]
+};
+
+// Rows are worked on in chunks of so many tokens: what a thread takes at a time. Sums are taken within a
+// chunk, then over chunks in their order, so the number of threads doesn't change them.
+constexpr int64_t CHUNK = 2048;
+
+constexpr int64_t PARTIAL_BYTES = 16;  // what is found out about a chunk, or by a thread
+
+// Memory that survives nothing but `counts`: a part of each array for each thread.
+struct SampleScratch {
+    int64_t num_partials;  // of a part: at least vocab_size / CHUNK, rounded up, and at least the number of
+                           // threads
+    float* adjusted;       // [num_threads, vocab_size]
+    uint32_t* counts;      // [num_threads, vocab_size]: zeros, and zeros again when `sample` returns
+    uint64_t* entries;     // [num_threads, vocab_size]
+    uint64_t* sorted;      // [num_threads, vocab_size]
+    uint8_t* partials;     // [num_threads, 2, num_partials, PARTIAL_BYTES]
+};
+
+struct SampleArguments {
+    int64_t num_rows, vocab_size;
+    int64_t num_token_ids;  // 1 .. vocab_size: tokens past these are padding
+    const float* logits;    // [num_rows, vocab_size], only read
+    // [num_rows] each. Null where `given_token_ids` are there.
+    const float* temperature;
+    const int32_t* top_k;
+    const float* top_p;
+    const float* min_p;
+    const uint64_t* seeds;
+    const int64_t* positions;
+    const uint32_t* allowed;  // [num_rows, ceil(vocab_size / 32)]; null: everything is
+    LogitBias bias;
+    Penalties penalties;
+    const int64_t*
+        given_token_ids;  // [num_rows]: nothing is sampled, logprobs of these are reported; null: sample
+    int64_t* token_ids;   // [num_rows], written unless they are given
+    LogprobsOutput logprobs;
+    SampleScratch scratch;
+};
+
+}  // namespace octavo
+
+namespace octavo::OCTAVO_ISA {
+
+// What octavo.sampling.sampler does, and with the same result: the same token from the same logits but where
+// the last bits of a logarithm or of a sum of probabilities decide (a chance of about 1e-9 a token); logprobs
+// within 1e-9.
+void sample(const SampleArguments& arguments, Worker& worker);
+
+}  // namespace octavo::OCTAVO_ISA

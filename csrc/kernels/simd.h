@@ -1,0 +1,61 @@
+// The vectors that kernels are written in: always 16 lanes (or 64 bytes), whatever the processor has.
+//
+// simd_avx512.h maps them to one register each; simd_halves.h, for AVX2 and for everything else, to two or four.
+// Kernels are compiled in a namespace of their instruction set and use nothing of the standard library but
+// constants and plain types, so that no inline function compiled for one processor is linked into another's.
+//
+//   f32x16, i32x16, bytes64
+//
+//   load(const float*) load(const int32_t*) load(const uint8_t*)     unaligned; 16, 16, 64 elements
+//   store(T*, vector)   zeros()   splat(float)   splat(int32_t)
+//   + - * /             of f32x16; + - * & | of i32x16
+//   shift_right(i32x16, int)   shift_left   of unsigned 32-bit lanes, by less than 32
+//   fma(a, b, c)        a * b + c; one rounding where the processor has it, the same in all kernels
+//   max min             of f32x16: (a > b ? a : b) as x86 has it, so the second if either is NaN
+//   exp2(x)             2^x within 2 ulp for x in [-126, 127]; 0 below, clamped above
+//   reduce_add reduce_max   over lanes, in a fixed order (halves: 8 with 8, 4 with 4, 2 with 2, 1 with 1)
+//   to_f32(i32x16)      to_i32(f32x16): to nearest, ties to even
+//   load_f16 load_bf16(const uint16_t*)   store_bf16(uint16_t*, f32x16): to nearest, ties to even
+//   load_u8 load_i8(const uint8_t*)   to i32x16     store_i8(int8_t*, i32x16): the low bytes
+//   load_pairs(const uint16_t*)   32 bf16 as pairs    splat_pair(const uint16_t*)   one pair in all lanes
+//   first_of_pairs second_of_pairs(bytes64)   the bf16 of pairs as f32x16
+//   dot_pairs(acc, a, b)   acc + a.first * b.first + a.second * b.second of pairs of bf16, in f32x16
+//   splat4(const int8_t*)  four bytes in all lanes
+//   dot4(acc, u, s)     acc + sum of four products u8 * s8 in each lane, exact
+//   shift_right<n>(bytes64)  shift_left<n>   of 16-bit fields; operators & | and - (bytes); splat_byte(uint8_t); lookup(table, indices)
+//   first_lanes(n)      mask of the first n lanes, of type `lanes`; greater(a, b) of f32x16 gives one
+//   select(mask, a, b)  a where the mask is set
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#define OCTAVO_INLINE inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+#include "kernels/simd_avx512.h"
+#else
+#include "kernels/simd_halves.h"
+#endif
+
+namespace octavo::OCTAVO_ISA {
+
+template <class T>
+OCTAVO_INLINE T smaller(T a, T b) {
+    return b < a ? b : a;
+}
+
+template <class T>
+OCTAVO_INLINE T larger(T a, T b) {
+    return a < b ? b : a;
+}
+
+OCTAVO_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
+
+// e^x, from exp2; relative error below 3e-7 where it is not 0.
+OCTAVO_INLINE f32x16 exp(f32x16 x) { return exp2(x * splat(1.44269504f)); }
+
+// z / (1 + e^-z).
+OCTAVO_INLINE f32x16 silu(f32x16 z) { return z / (splat(1.0f) + exp(splat(0.0f) - z)); }
+
+}  // namespace octavo::OCTAVO_ISA

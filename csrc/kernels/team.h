@@ -1,0 +1,116 @@
+// Threads that sample from one row together, how they divide it and how they tell each other what they find.
+//
+// A row is divided into chunks, and these into blocks, always at the same places: a sum is taken within a
+// chunk, then over the chunks in their order, and so has the same bits however many threads there are.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/sampling.h"
+#include "kernels/simd.h"
+
+namespace octavo::OCTAVO_ISA {
+
+constexpr int LANES = 16;
+constexpr int BLOCK = 64;  // tokens: four vectors, whose latencies overlap
+static_assert(CHUNK % BLOCK == 0, "blocks don't cross chunks");
+
+inline int64_t num_chunks(int64_t size) {
+    return (size + CHUNK - 1) / CHUNK;
+}
+
+// Threads that work on one row together, and their scratch: one thread, or all of them.
+struct Team {
+    Worker worker;
+    float* adjusted;
+    uint32_t* counts;
+    uint64_t* entries;
+    uint64_t* sorted;
+    // Used in turn: while some still read what was found last, others already write what they find next.
+    uint8_t* partials[2];
+    int turn = 0;
+
+    Team(const SampleArguments& a, const Worker& members, int part)
+        : worker(members),
+          adjusted(a.scratch.adjusted + part * a.vocab_size),
+          counts(a.scratch.counts + part * a.vocab_size),
+          entries(a.scratch.entries + part * a.vocab_size),
+          sorted(a.scratch.sorted + part * a.vocab_size) {
+        const int64_t bytes = a.scratch.num_partials * PARTIAL_BYTES;
+        partials[0] = a.scratch.partials + 2 * part * bytes;
+        partials[1] = partials[0] + bytes;
+    }
+
+    bool leads() const { return worker.index == 0; }
+
+    // This thread's part of a row: whole chunks, and the same ones every time.
+    Range tokens(int64_t size) const {
+        const Range chunks = share(num_chunks(size), worker);
+        return {chunks.begin * CHUNK, smaller(chunks.end * CHUNK, size)};
+    }
+
+    template <class T>
+    T* next_partials() {
+        static_assert(sizeof(T) <= PARTIAL_BYTES, "partials have room for it");
+        turn = 1 - turn;
+        return reinterpret_cast<T*>(partials[turn]);
+    }
+
+    // What the leader gives, to all.
+    template <class T>
+    T broadcast(const T& given) {
+        T* shared = next_partials<T>();
+        if (leads()) {
+            *shared = given;
+        }
+        worker.wait();
+        return *shared;
+    }
+};
+
+// What `find` says of each chunk (a range of tokens), all threads together: [num_chunks(size)].
+template <class T, class Find>
+const T* for_each_chunk(int64_t size, Team& team, const Find& find) {
+    T* partials = team.next_partials<T>();
+    const Range chunks = share(num_chunks(size), team.worker);
+    for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {
+        partials[chunk] = find(Range{chunk * CHUNK, smaller((chunk + 1) * CHUNK, size)});
+    }
+    team.worker.wait();
+    return partials;
+}
+
+// The sum of what `find` says of each chunk.
+template <class T, class Find>
+T sum_over_chunks(int64_t size, Team& team, const Find& find) {
+    const T* partials = for_each_chunk<T>(size, team, find);
+    T sum = 0;
+    for (int64_t chunk = 0; chunk < num_chunks(size); ++chunk) {
+        sum += partials[chunk];
+    }
+    return sum;
+}
+
+// `use` each block of `tokens` and the id of its first token; the last one is filled up with -inf.
+template <class Use>
+OCTAVO_INLINE void for_each_block(const float* logits, Range tokens, const Use& use) {
+    float padded[BLOCK];
+    for (int64_t first = tokens.begin; first < tokens.end; first += BLOCK) {
+        const float* block = logits + first;
+        if (tokens.end - first < BLOCK) {
+            for (int64_t i = 0; i < BLOCK; ++i) {
+                padded[i] = first + i < tokens.end ? logits[first + i] : -INFINITY;
+            }
+            block = padded;
+        }
+        use(block, first);
+    }
+}
+
+OCTAVO_INLINE float largest_of_block(const float* block) {
+    const f32x16 low = max(load(block), load(block + LANES));
+    const f32x16 high = max(load(block + 2 * LANES), load(block + 3 * LANES));
+    return reduce_max(max(low, high));
+}
+
+}  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,163 @@
+// What a program is made of: one record for each kernel call. Plain data; kernels read it, nothing here runs.
+//
+// Numbers between instructions are float32 in buffers [rows, columns], one row for each token of the step. Where
+// a buffer lies depends on how many rows the step has, so instructions name buffers and a `Step` finds them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "kernels/formats.h"
+
+namespace octavo {
+
+// Columns `column` up to `column + num_columns` of every row of a buffer.
+struct View {
+    int buffer = -1;  // -1: there is none
+    int column = 0;
+    int num_columns = 0;
+
+    bool exists() const { return buffer >= 0; }
+};
+
+// A matrix [n, k] (out, in) as `pack_panels` left it.
+struct PackedMatrix {
+    Format format;
+    int64_t n, k;
+    const uint8_t* data;
+    int64_t panel_stride;  // bytes from one panel to the next; more than a panel's size where two matrices alternate
+    const float* bias;     // [n], or null
+};
+
+// out[t] = row token_ids[t] of the table, which is as it lies in its file. Ids are clipped to the table.
+struct Embedding {
+    Format format;
+    const uint8_t* table;
+    int64_t num_rows, row_bytes, k;
+    View out;
+};
+
+// out[t] = cos of every angle, then sin of every angle, times `magnitude`; angle i is positions[t] * frequencies[i].
+struct RopeAngles {
+    std::vector<float> frequencies;
+    float magnitude;
+    View out;  // [T, 2 * frequencies]
+};
+
+// out = x / sqrt(mean(x^2) + eps) * weight, over each head of `weight`'s size (a row may hold several).
+struct RmsNorm {
+    View x;
+    const float* weight;  // [size]
+    int size;
+    float eps;
+    View out;
+};
+
+// The RMS norm that a linear map applies to its input first; weight null: none.
+struct InputNorm {
+    const float* weight = nullptr;
+    float eps = 0;
+};
+
+// out = norm(x) times the stacked parts, plus biases, plus residual.
+// Gated: there are two parts of one n, gate and up, and out = silu(gate) * up.
+struct Linear {
+    View x;
+    InputNorm norm;
+    std::vector<PackedMatrix> parts;
+    bool gated;
+    View residual;
+    View out;
+};
+
+// out = silu(first half of x) * second half.
+struct SiluAndMul {
+    View x, out;
+};
+
+enum class RopeStyle { none, half, interleaved };
+
+// Turn each head of x by the angles: features from `rotary_size` on stay. Angles as RopeAngles leaves them.
+struct Rope {
+    View x, angles;
+    RopeStyle style;
+    int head_size, rotary_size;
+    View out;
+};
+
+enum class KVType { bf16, f32, fp8_e4m3 };
+
+// One layer's KV cache. Block b, KV head h begins at data + (b * num_kv_heads + h) * page_bytes, with K then V:
+//   K  [block_size / 16][head_size / 2][16 tokens][2]  bf16, fp8_e4m3   [block_size / 16][head_size][16 tokens]  f32
+//   V  [block_size / 2][head_size][2 tokens]           bf16, fp8_e4m3   [block_size][head_size]                  f32
+// and for fp8_e4m3 then the scales, float32: of K [block_size], of V [block_size]; a number is scale * fp8.
+struct KVCache {
+    KVType type;
+    uint8_t* data;
+    int64_t num_blocks, page_bytes;
+    int block_size;  // a multiple of 16
+    int num_kv_heads, head_size;
+};
+
+// Put this step's k and v into the cache, at the step's slots; and q, times `scale`, where Attention finds it. Both
+// q and k are turned first unless style is none.
+struct AttentionInputs {
+    View q, k, v, angles;
+    RopeStyle style;
+    int rotary_size;
+    int num_heads;
+    float scale;
+    KVCache cache;
+    int group;       // which of the step's attention groups
+    View out;  // [T, num_heads * head_size]: turned and scaled q, still float32
+};
+
+// Each token attends to its request's tokens in the cache, up to itself if causal, otherwise to all of them.
+struct Attention {
+    View q;  // as AttentionInputs left it
+    KVCache cache;
+    int group;
+    int num_heads;
+    bool causal;
+    int window;          // of the last so many tokens, itself included; 0: all
+    float soft_cap;      // score = soft_cap * tanh(score / soft_cap); 0: none
+    const float* sinks;  // [num_heads]: logits that take part in the softmax and have no value; null: none
+    View out;            // [T, num_heads * head_size]
+};
+
+using Instruction = std::variant<Embedding, RopeAngles, RmsNorm, Linear, SiluAndMul, Rope, AttentionInputs, Attention>;
+
+// How a step's tokens lie in the blocks of one KV cache group. Arrays belong to the caller.
+struct AttentionGroup {
+    int num_reqs;
+    int64_t block_table_stride;
+    const int32_t* query_start_loc;  // [num_reqs + 1]
+    const int32_t* seq_lens;         // [num_reqs]
+    const int32_t* block_table;      // [num_reqs, block_table_stride]
+    const int64_t* slot_mapping;     // [T]; -1: nowhere
+};
+
+struct Buffer {
+    float* data;
+    int64_t stride;  // numbers from one row to the next
+};
+
+// What changes from step to step.
+struct Step {
+    int64_t num_tokens;
+    const int32_t* token_ids;   // [T]
+    const int64_t* positions;   // [T]
+    std::vector<AttentionGroup> groups;
+    std::vector<Buffer> buffers;
+    uint8_t* shared_scratch;    // seen by all threads, a multiple of 64; its content does not survive an instruction
+    int64_t shared_scratch_bytes;
+
+    float* row(const View& view, int64_t t) const {
+        const Buffer& buffer = buffers[view.buffer];
+        return buffer.data + t * buffer.stride + view.column;
+    }
+};
+
+}  // namespace octavo

@@ -1,0 +1,80 @@
+// A model as a list of instructions over planned buffers. A step runs all of it as one job of the thread
+// pool.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "platform/memory.h"
+#include "program/engine.h"
+#include "program/instructions.h"
+
+namespace octavo {
+
+// Numbers begin at multiples of this many columns of the arena, so that every buffer begins on a cache line.
+constexpr int64_t ARENA_ALIGNMENT = 16;
+
+// What a step brings. Arrays belong to the caller and are only read.
+struct StepInputs {
+    int64_t num_tokens;
+    const int32_t* token_ids;  // [T], or null if no instruction reads them
+    const int64_t* positions;  // [T], or null likewise
+    std::vector<AttentionGroup> groups;
+    std::vector<const float*> inputs;  // [T, columns] for each input, in the order they were added
+};
+
+// Memory that holds what a step computed. It is not used again while anyone but the program owns it.
+using Arena = std::shared_ptr<Memory>;
+
+class Program {
+  public:
+    explicit Program(Engine& engine) : engine_(engine) {}
+
+    // A buffer that the caller brings to each step. Returns its number, as `add_buffer` does.
+    int add_input(int num_columns);
+
+    // A buffer in the arena. A step of T tokens finds it `offset` * T' numbers into the arena, T' being T
+    // rounded up to a multiple of 16. Buffers may share columns if they are never needed at the same time.
+    int add_buffer(int64_t offset, int num_columns);
+
+    // The instruction's views, and what it points to, must be valid: `run` checks nothing.
+    void add(Instruction instruction) { instructions_.push_back(std::move(instruction)); }
+
+    int num_buffers() const { return static_cast<int>(plan_.size()); }
+
+    int num_columns(int buffer) const { return plan_[buffer].num_columns; }
+
+    bool is_input(int buffer) const { return plan_[buffer].input >= 0; }
+
+    // Run every instruction. One step at a time: other threads wait. Throws std::bad_alloc.
+    Arena run(const StepInputs& inputs);
+
+    // Where `buffer`, not an input, lies in the arena that a step of `num_tokens` gave back.
+    Buffer find(int buffer, const Memory& arena, int64_t num_tokens) const;
+
+  private:
+    struct Plan {
+        int64_t offset;  // in the arena, columns
+        int input;       // which of the step's inputs; -1: this one is in the arena
+        int num_columns;
+    };
+
+    Arena take_arena(int64_t num_tokens);
+    void size_scratch(int64_t num_tokens);
+
+    Engine& engine_;
+    std::vector<Instruction> instructions_;
+    std::vector<Plan> plan_;
+    int num_inputs_ = 0;
+    int64_t arena_columns_ = 0;
+
+    std::mutex mutex_;  // guards all that follows
+    Step step_{};
+    std::vector<Arena> arenas_;  // those that were held when the last step began, and that step's
+    Memory scratch_{0};
+    int64_t scratch_tokens_ = 0;  // the longest step that scratch_ was sized for
+};
+
+}  // namespace octavo

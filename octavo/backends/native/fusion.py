@@ -1,0 +1,121 @@
+"""Passes over a recording that let one kernel do the work of several, and change nothing of what is computed.
+
+A pass takes an operation away only where nothing but its new home reads what it gave.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from octavo.backends.native.operations import (
+    AttentionInputs,
+    InputNorm,
+    Linear,
+    Operation,
+    Recording,
+    RmsNorm,
+    Rope,
+    SiluAndMul,
+    Value,
+    View,
+)
+
+_Kind = TypeVar("_Kind", bound=Operation)
+
+
+def fuse(recording: Recording) -> Recording:
+    """The recording after every pass."""
+    for one_pass in PASSES:
+        recording = one_pass(recording)
+    return recording
+
+
+def fold_norms(recording: Recording) -> Recording:
+    """An RMS norm that only linear maps read becomes part of each of them."""
+    uses = _Uses(recording)
+    changes: dict[Operation, Operation | None] = {}
+    for norm in _all(RmsNorm, recording):
+        readers = uses.readers(norm.out)
+        linears = [reader for reader in readers if isinstance(reader, Linear) and _maps(reader, norm.out)]
+        is_over_rows = norm.weight.shape[0] == norm.x.num_columns
+        if is_over_rows and linears and len(linears) == len(readers):
+            changes[norm] = None
+            for linear in linears:
+                changes[linear] = replace(linear, x=norm.x, norm=InputNorm(norm.weight, norm.eps))
+    return _rewrite(recording, changes)
+
+
+def fuse_gates(recording: Recording) -> Recording:
+    """`silu_and_mul` of a linear map of two equal weights, gate and up, becomes a gated linear map.
+
+    Both must be of one format, since one kernel multiplies them.
+    """
+    uses = _Uses(recording)
+    changes: dict[Operation, Operation | None] = {}
+    for linear in _all(Linear, recording):
+        readers = uses.readers(linear.out)
+        if len(readers) == 1 and isinstance(readers[0], SiluAndMul) and _is_gate_and_up(linear):
+            changes[linear] = None
+            changes[readers[0]] = replace(linear, out=readers[0].out, gated=True)
+    return _rewrite(recording, changes)
+
+
+def fold_ropes(recording: Recording) -> Recording:
+    """Queries and keys that are turned for one attention alone are turned on their way into it."""
+    uses = _Uses(recording)
+    ropes = {rope.out: rope for rope in _all(Rope, recording)}
+    changes: dict[Operation, Operation | None] = {}
+    for inputs in _all(AttentionInputs, recording):
+        q, k = ropes.get(inputs.q), ropes.get(inputs.k)
+        if q is None or k is None or q.rope is not k.rope:
+            continue
+        if all(uses.readers(rope.out) == [inputs] for rope in (q, k)):
+            changes |= {q: None, k: None}
+            changes[inputs] = replace(inputs, q=q.x, k=k.x, angles=q.angles, rope=q.rope)
+    return _rewrite(recording, changes)
+
+
+PASSES: tuple[Callable[[Recording], Recording], ...] = (fold_norms, fuse_gates, fold_ropes)
+
+
+class _Uses:
+    """Who reads the values of a recording."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._readers: dict[Value, list[Operation]] = defaultdict(list)
+        self._outputs = {view.value for view in recording.outputs}
+        for operation in recording.operations:
+            for view in operation.reads:
+                self._readers[view.value].append(operation)
+
+    def readers(self, view: View) -> list[Operation]:
+        """The operations that read any part of the view's value, once for each time they do.
+
+        None for an output of the program, which the caller reads too.
+        """
+        return [] if view.value in self._outputs else self._readers[view.value]
+
+
+def _all(kind: type[_Kind], recording: Recording) -> Iterator[_Kind]:
+    return (operation for operation in recording.operations if isinstance(operation, kind))
+
+
+def _maps(linear: Linear, view: View) -> bool:
+    """Whether `linear` takes `view` as its input, and nothing of it as its residual."""
+    return linear.x == view and (linear.residual is None or linear.residual.value is not view.value)
+
+
+def _is_gate_and_up(linear: Linear) -> bool:
+    """Whether the map is two weights alike, and nothing is added to what they give."""
+    weights = linear.layer.weights
+    alike = {(weight.shape[0], weight.format) for weight in weights}
+    return len(weights) == 2 and len(alike) == 1 and linear.residual is None
+
+
+def _rewrite(recording: Recording, changes: Mapping[Operation, Operation | None]) -> Recording:
+    """The recording with operations replaced by others, or by nothing."""
+    changed = (changes.get(operation, operation) for operation in recording.operations)
+    return replace(recording, operations=tuple(operation for operation in changed if operation is not None))

@@ -1,0 +1,49 @@
+"""The extension module and the engine in it: is it there, and which of its instruction sets to use."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.errors import ConfigError, UnsupportedError
+
+VARIABLE = "OCTAVO_NATIVE"
+
+
+def load_library() -> Any:
+    """The extension module. Raises UnsupportedError, saying why and what to do, where it does not load."""
+    try:
+        return importlib.import_module("octavo.backends.native._native")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"the native backend is not built here ({error}); install Octavo with a C++17 compiler at hand"
+        ) from error
+
+
+def usable_instruction_sets() -> list[str]:
+    """The instruction sets that are compiled in and that this processor has, slowest first."""
+    try:
+        return list(load_library().usable_instruction_sets())
+    except UnsupportedError:
+        return []
+
+
+def choose_instruction_set(usable: Sequence[str], forced: str | None) -> str:
+    """`forced` (the value of OCTAVO_NATIVE), else the fastest. Raises ConfigError for one not usable."""
+    if not forced:
+        return usable[-1]
+    if forced not in usable:
+        raise ConfigError(f"{VARIABLE} is {forced!r:.40}; usable on this machine are {', '.join(usable)}")
+    return forced
+
+
+def make_engine(num_threads: int) -> Any:
+    """An engine of `num_threads` threads, on the fastest instruction set or on that of OCTAVO_NATIVE.
+
+    Raises UnsupportedError without the extension module, ConfigError for an unusable OCTAVO_NATIVE.
+    """
+    library = load_library()
+    chosen = choose_instruction_set(library.usable_instruction_sets(), os.environ.get(VARIABLE))
+    return library.Engine(chosen, num_threads)

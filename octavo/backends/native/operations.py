@@ -1,0 +1,151 @@
+"""What a recorded model is made of: values, and the operations between them, in the order they run.
+
+Each operation becomes one instruction of csrc/program/instructions.h, which has the same names. Plain data:
+nothing here records, changes or runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from octavo import ops
+from octavo.weights.weight import Weight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """Numbers [T, num_columns] float32 that one operation writes and others read; or an input of the program.
+
+    Two values are the same only if they are one object.
+    """
+
+    num_columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Columns `column` up to `column + num_columns` of a value, seen as heads of `head_size`."""
+
+    value: Value
+    column: int
+    num_columns: int
+    head_size: int
+
+    @property
+    def num_heads(self) -> int:
+        """Heads side by side; one where the model sees plain rows."""
+        return self.num_columns // self.head_size
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of the value."""
+        return self.num_columns == self.value.num_columns
+
+
+def new_view(num_columns: int, head_size: int | None = None) -> View:
+    """The whole of a new value."""
+    return View(Value(num_columns), 0, num_columns, head_size or num_columns)
+
+
+@dataclass(frozen=True, slots=True)
+class InputNorm:
+    """The RMS norm that a linear map applies to its input first."""
+
+    weight: Weight
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """One step of the model: reads its other views, writes `out`."""
+
+    out: View
+
+    @property
+    def reads(self) -> tuple[View, ...]:
+        """The views this operation reads."""
+        values = (getattr(self, field.name) for field in fields(self) if field.name != "out")
+        return tuple(value for value in values if isinstance(value, View))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding(Operation):
+    """out = rows of `table` that the step's token ids name."""
+
+    table: Weight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RopeAngles(Operation):
+    """out = cosines, then sines, of the angles that `rope` gives the step's positions."""
+
+    rope: ops.Rope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RmsNorm(Operation):
+    """out = x normalized, head by head."""
+
+    x: View
+    weight: Weight
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear(Operation):
+    """out = norm(x) times the layer's stacked weights, plus biases, plus residual.
+
+    Gated: the layer has two weights of one size, gate and up, and out = silu(gate) * up.
+    """
+
+    x: View
+    layer: ops.Linear
+    residual: View | None = None
+    norm: InputNorm | None = None
+    gated: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiluAndMul(Operation):
+    """out = silu(first half of x) * second half."""
+
+    x: View
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rope(Operation):
+    """out = x, each head turned by `angles`, which are those of `rope`."""
+
+    x: View
+    angles: View
+    rope: ops.Rope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionInputs(Operation):
+    """Puts k and v into the layer's cache; out = q, scaled. With `rope`, q and k are turned first."""
+
+    q: View
+    k: View
+    v: View
+    layer: ops.AttentionLayer
+    angles: View | None = None
+    rope: ops.Rope | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention(Operation):
+    """out = what the tokens see of the layer's cache; q is what AttentionInputs of that layer gave."""
+
+    q: View
+    layer: ops.AttentionLayer
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A whole program: `operations` in the order they run. Every value is written once, before it is read."""
+
+    inputs: Mapping[str, View]
+    operations: tuple[Operation, ...]
+    outputs: tuple[View, ...]

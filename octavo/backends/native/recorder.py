@@ -1,0 +1,96 @@
+"""`Recorder`: an `Ops` that computes nothing and writes down what is to be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from octavo import ops
+from octavo.backends.native.operations import (
+    Attention,
+    AttentionInputs,
+    Embedding,
+    Linear,
+    Operation,
+    Recording,
+    RmsNorm,
+    Rope,
+    RopeAngles,
+    SiluAndMul,
+    Value,
+    View,
+    new_view,
+)
+from octavo.ops import AttentionLayer
+from octavo.weights.weight import Weight
+
+# What a model is given for the token ids and positions of a step: to be passed on, never read as numbers.
+TOKEN_IDS = View(Value(0), 0, 0, 1)
+POSITIONS = View(Value(0), 0, 0, 1)
+
+
+def record(function: Callable[..., Any], inputs: Mapping[str, int] | None = None) -> Recording:
+    """What `function(ops, token_ids, positions, **inputs)`, written in `Ops`, computes.
+
+    `inputs` are further inputs and their columns. The function returns one tensor or a tuple of them. Raises
+    UnsupportedError for operations that no kernel can run.
+    """
+    recorder = Recorder()
+    given = {name: new_view(num_columns) for name, num_columns in (inputs or {}).items()}
+    outputs = function(recorder, TOKEN_IDS, POSITIONS, **given)
+    return Recording(
+        inputs=given,
+        operations=tuple(recorder.operations),
+        outputs=outputs if isinstance(outputs, tuple) else (outputs,),
+    )
+
+
+class Recorder:
+    """Records operations on views of values. Implements `Ops`, where each operation is defined."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._angles: dict[ops.Rope, View] = {}
+
+    def embedding(self, token_ids: View, table: Weight) -> View:
+        """Rows of the table."""
+        assert token_ids is TOKEN_IDS, "the only token ids are those of the step"
+        return self._add(Embedding(new_view(table.shape[1]), table))
+
+    def rms_norm(self, x: View, weight: Weight, eps: float) -> View:
+        """Over heads of the weight's size, as a model has that normalizes its queries and keys."""
+        return self._add(RmsNorm(new_view(x.num_columns, x.head_size), x, weight, eps))
+
+    def linear(self, x: View, layer: ops.Linear, residual: View | None = None) -> View:
+        """One product, whatever number of weights."""
+        out = new_view(sum(weight.shape[0] for weight in layer.weights))
+        return self._add(Linear(out, x, layer, residual))
+
+    def split_heads(self, x: View, num_heads: tuple[int, ...]) -> tuple[View, ...]:
+        """Views of x: nothing is computed."""
+        head_size = x.num_columns // sum(num_heads)
+        views, column = [], x.column
+        for count in num_heads:
+            views.append(View(x.value, column, count * head_size, head_size))
+            column += count * head_size
+        return tuple(views)
+
+    def rope(self, x: View, positions: View, rope: ops.Rope) -> View:
+        """The angles of a rope are computed once, before its first use."""
+        assert positions is POSITIONS, "the only positions are those of the step"
+        if rope not in self._angles:
+            self._angles[rope] = self._add(RopeAngles(new_view(rope.rotary_size), rope))
+        return self._add(Rope(new_view(x.num_columns, x.head_size), x, self._angles[rope], rope))
+
+    def attention(self, q: View, k: View, v: View, layer: AttentionLayer) -> View:
+        """Two operations: what goes into the cache must all be there before a token looks at it."""
+        q = self._add(AttentionInputs(new_view(q.num_columns, q.head_size), q, k, v, layer))
+        return self._add(Attention(new_view(q.num_columns), q, layer))
+
+    def silu_and_mul(self, x: View) -> View:
+        """The left half is the gate."""
+        return self._add(SiluAndMul(new_view(x.num_columns // 2), x))
+
+    def _add(self, operation: Operation) -> View:
+        self.operations.append(operation)
+        return operation.out

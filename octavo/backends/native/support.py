@@ -1,0 +1,57 @@
+"""What the kernels can take, checked before anything is packed."""
+
+from __future__ import annotations
+
+from octavo.backends.native.operations import Attention, Embedding, Linear, Recording
+from octavo.errors import UnsupportedError
+from octavo.ops import AttentionLayer
+from octavo.weights.weight import Weight
+
+# Weight formats, as in csrc/kernels/formats.h.
+FORMATS = (
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"),
+)
+MAX_INPUTS = 2**15  # of a matrix: a row and a few panels of it must fit into each thread's scratch memory
+HEAD_SIZE_STEP = 16  # attention's vectors have 16 lanes
+MAX_HEAD_SIZE = 256
+
+
+def check_supported(recording: Recording) -> None:
+    """Raise UnsupportedError, naming weight or layer, for an operation that no kernel can run."""
+    for operation in recording.operations:
+        match operation:
+            case Linear():
+                for weight in operation.layer.weights:
+                    _check_matrix(weight)
+            case Embedding():
+                _check_matrix(operation.table)
+            case Attention():
+                _check_heads(operation.layer)
+
+
+def _check_matrix(weight: Weight) -> None:
+    if len(weight.shape) != 2:
+        raise UnsupportedError(
+            f"weight {weight.name!r} has shape {weight.shape}; the native backend multiplies matrices, of "
+            "two dimensions"
+        )
+    if weight.format.name not in FORMATS:
+        raise UnsupportedError(
+            f"weight {weight.name!r} is in format {weight.format.name}, for which the native backend has no "
+            f"kernel; it has some for {', '.join(FORMATS)}"
+        )
+    if weight.shape[1] > MAX_INPUTS:
+        raise UnsupportedError(
+            f"weight {weight.name!r} has {weight.shape[1]} inputs; the native backend takes at most "
+            f"{MAX_INPUTS}"
+        )
+
+
+def _check_heads(layer: AttentionLayer) -> None:
+    size = layer.head_size
+    if size % HEAD_SIZE_STEP or not HEAD_SIZE_STEP <= size <= MAX_HEAD_SIZE:
+        raise UnsupportedError(
+            f"layer {layer.index} has heads of {size} features; the native backend's attention takes "
+            f"multiples of {HEAD_SIZE_STEP} up to {MAX_HEAD_SIZE}"
+        )

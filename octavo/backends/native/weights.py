@@ -1,0 +1,109 @@
+"""A program's weights as kernels take them: matrices packed into one arena, in the order they are read.
+
+The bits of a packed matrix are those of its file in another order. Embedding tables are not here: they are
+read, a row at a time, as they lie in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from octavo.backends.native.library import load_library
+from octavo.backends.native.operations import Linear, Recording
+from octavo.weights.weight import Weight
+
+PANEL = 16  # outputs of a matrix that are packed together
+SHOW_PROGRESS_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a matrix lies in the arena, in bytes; its panels begin every `panel_stride`."""
+
+    offset: int
+    panel_stride: int
+
+
+class PackedWeights:
+    """The matrices of every linear map in `recordings`, each packed once, and their vectors.
+
+    Gate and up of a gated map alternate panel by panel, since they are read together. Raises MemoryError when
+    there is no room.
+    """
+
+    def __init__(self, engine: Any, recordings: Iterable[Recording]) -> None:
+        self._vectors: dict[Weight, np.ndarray] = {}
+        self._library = load_library()
+        self._placements: dict[Weight, Placement] = {}
+        num_bytes = 0
+        for recording in recordings:
+            for operation in recording.operations:
+                if isinstance(operation, Linear):
+                    num_bytes = self._place(operation, num_bytes)
+        self._arena = self._library.Memory(num_bytes)
+        self._pack(engine)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all packed matrices."""
+        return int(self._arena.size)
+
+    def matrix(self, weight: Weight, bias: Weight | None = None) -> Any:
+        """The packed matrix, and the vector that is added to its outputs."""
+        placement = self._placements[weight]
+        return self._library.PackedMatrix(
+            memory=self._arena,
+            offset=placement.offset,
+            format=weight.format.name,
+            n=weight.shape[0],
+            k=weight.shape[1],
+            panel_stride=placement.panel_stride,
+            bias=None if bias is None else self.vector(bias),
+        )
+
+    def vector(self, weight: Weight) -> np.ndarray:
+        """The values of a norm, a bias or the like as float32."""
+        if weight not in self._vectors:
+            self._vectors[weight] = np.ascontiguousarray(weight.to_float32())
+        return self._vectors[weight]
+
+    def _place(self, linear: Linear, start: int) -> int:
+        """Give the matrices of `linear` that have none a place from `start` on. Returns where it ends."""
+        new = [weight for weight in dict.fromkeys(linear.layer.weights) if weight not in self._placements]
+        for together in [new] if linear.gated else [[weight] for weight in new]:
+            sizes = [self._library.panel_bytes(weight.format.name, weight.shape[1]) for weight in together]
+            stride, offset = sum(sizes), start
+            for weight, size in zip(together, sizes, strict=True):
+                self._placements[weight] = Placement(offset, stride)
+                offset += size
+            if together:
+                start += stride * -(-together[0].shape[0] // PANEL)
+        return start
+
+    def _pack(self, engine: Any) -> None:
+        total = sum(weight.nbytes for weight in self._placements)
+        with tqdm(
+            total=total,
+            desc="packing weights",
+            unit="B",
+            unit_scale=True,
+            leave=False,
+            disable=None,  # tqdm's word for "only on a terminal"
+            delay=SHOW_PROGRESS_AFTER_S,
+        ) as bar:
+            for weight, placement in self._placements.items():
+                self._library.pack_into(
+                    engine,
+                    weight.format.name,
+                    weight.data,
+                    weight.shape[1],
+                    self._arena,
+                    placement.offset,
+                    placement.panel_stride,
+                )
+                bar.update(weight.nbytes)

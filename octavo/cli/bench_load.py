@@ -1,0 +1,74 @@
+"""`octavo bench latency` and `octavo bench throughput`: from a configuration to figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from octavo.cli.bench_generation import Load, LoadRunner
+from octavo.cli.bench_probes import probe_machine
+from octavo.cli.bench_report import Figures, Setup, summarize
+from octavo.cli.bench_work import ModelWork, count_work
+from octavo.config import EngineConfig
+from octavo.frontend.llm_engine import LLMEngine
+from octavo.hub import resolve_model
+from octavo.models.load import open_model
+from octavo.types.kv import KVCacheConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """How a load is run."""
+
+    name: str
+    at_once: bool  # whether all requests must run together, none waiting for another's place
+    least_iters: int  # where the user gives no number
+
+
+LATENCY = Benchmark("latency", at_once=True, least_iters=3)
+THROUGHPUT = Benchmark("throughput", at_once=False, least_iters=1)
+
+
+def measure(
+    benchmark: Benchmark, config: EngineConfig, load: Load, num_iters: int | None
+) -> tuple[Setup, Figures]:
+    """Load the model, run `load`, and probe the machine before and after.
+
+    Raises what `LLMEngine.from_config` raises, RequestError for a load that cannot run, and CapacityError or
+    ConfigError for one that cannot run at once where it must.
+    """
+    begun = perf_counter()
+    engine = LLMEngine.from_config(config)
+    load_s = perf_counter() - begun
+    runner = LoadRunner(engine)
+    if benchmark.at_once:
+        runner.check_fits(load)
+    work = _count_work(config, runner.kv_config)
+    native = getattr(runner.backend, "engine", None)  # the reference backend has none
+    probe = None if native is None else probe_machine(native)
+    before_ns = _barrier_ns(native)
+    runs = runner.measure(load, benchmark.least_iters, num_iters)
+    setup = Setup(
+        model=config.model.model,
+        backend="reference" if native is None else "native",
+        instruction_set=None if native is None else native.instruction_set,
+        threads=None if native is None else native.num_threads,
+        load_s=load_s,
+        kv_cache_tokens=runner.kv_config.max_num_tokens,
+        weight_bytes=work.weight_bytes,
+        probe=probe,
+        barrier_before_ns=before_ns,
+        barrier_after_ns=_barrier_ns(native),
+    )
+    return setup, summarize(runs, work, probe)
+
+
+def _count_work(config: EngineConfig, kv_config: KVCacheConfig) -> ModelWork:
+    """The work of the model, whose file is opened once more: engines keep no model to ask."""
+    model = open_model(resolve_model(config.model.model, revision=config.model.revision))
+    return count_work(model, kv_config)
+
+
+def _barrier_ns(native: Any) -> float | None:
+    return None if native is None else native.barrier_ns()

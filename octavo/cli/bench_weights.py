@@ -1,0 +1,62 @@
+"""Random weights in any format that the native backend multiplies: valid numbers, of no meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+
+from octavo.errors import UnsupportedError
+from octavo.weights.formats import format_named
+from octavo.weights.weight import Weight
+
+# Where the float16 scales of a block lie, in bytes. All other bytes of a block may be anything.
+SCALE_OFFSETS: Mapping[str, tuple[int, ...]] = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+}
+PLAIN_TYPES: Mapping[str, np.dtype] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+MAX_SCALE = 0.01
+
+
+def random_weight(format_name: str, num_rows: int, num_columns: int) -> Weight:
+    """A matrix of shape (num_rows, num_columns), the same every time.
+
+    Raises UnsupportedError for a format that is not in PLAIN_TYPES or SCALE_OFFSETS, WeightError where the
+    columns are no whole number of blocks.
+    """
+    rng = np.random.default_rng(0)
+    shape = (num_rows, num_columns)
+    if format_name in PLAIN_TYPES:
+        data = rng.standard_normal(shape, np.float32).astype(PLAIN_TYPES[format_name]).view(np.uint8)
+    elif format_name in SCALE_OFFSETS:
+        data = _random_blocks(rng, format_name, shape)
+    else:
+        known = ", ".join((*PLAIN_TYPES, *SCALE_OFFSETS))
+        raise UnsupportedError(f"there are no random weights in format {format_name!r}; there are in {known}")
+    return Weight(f"random {format_name}", shape, format_named(format_name), data)
+
+
+def _random_blocks(rng: np.random.Generator, format_name: str, shape: tuple[int, int]) -> np.ndarray:
+    format = format_named(format_name)
+    num_rows, num_columns = shape
+    row_bytes = format.row_bytes(num_columns)
+    blocks = rng.integers(0, 256, (num_rows * row_bytes // format.block_bytes, format.block_bytes), np.uint8)
+    for offset in SCALE_OFFSETS[format_name]:
+        scales = rng.uniform(-MAX_SCALE, MAX_SCALE, (len(blocks), 1)).astype(np.float16)
+        blocks[:, offset : offset + 2] = scales.view(np.uint8)
+    return blocks.reshape(num_rows, row_bytes)

@@ -1,0 +1,27 @@
+"""Every backend there is, for tests that run on all; the native one is skipped where it is not built."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.backends.backend import Backend
+from octavo.backends.native.backend import NativeBackend
+from octavo.backends.native.kv_cache import KVType
+from octavo.backends.native.library import make_engine, usable_instruction_sets
+from octavo.backends.native.sampling import NativeSampler
+from octavo.backends.reference.backend import ReferenceBackend
+from octavo.sampling.sampler import Sampler
+
+NATIVE = pytest.param(
+    "native",
+    marks=pytest.mark.skipif(not usable_instruction_sets(), reason="the native extension is not built"),
+)
+BACKENDS = ["reference", NATIVE]
+
+
+def make_backend(name: str, kv_type: KVType = "bf16", num_threads: int = 2) -> Backend:
+    """The backend `name`, without a model. The reference backend has neither threads nor types of cache."""
+    if name == "reference":
+        return ReferenceBackend(Sampler(None))
+    engine = make_engine(num_threads)
+    return NativeBackend(engine, NativeSampler(engine, None), kv_type)
