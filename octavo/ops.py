@@ -68,8 +68,7 @@ class AttentionLayer:
     scale: float  # of the scores, before the softmax
     # A token sees its request's tokens up to itself; otherwise all that the step has of them, as encoders do.
     causal: bool = True
-    # It sees nothing before the last so many tokens, itself included (Longformer: The Long-Document Transformer,
-    # 2020); at least 1.
+    # Of those before it, it sees the last window - 1 (Longformer: The Long-Document Transformer, 2020).
     window: int | None = None
     # Scores become soft_cap * tanh(score / soft_cap) (Gemma 2: Improving Open Language Models at a Practical
     # Size, 2024).

@@ -13,9 +13,9 @@ namespace {
 constexpr int64_t MOST_SCRATCH_BYTES = 64 << 20;
 
 // Memory handed out from front to back.
-class Arena {
+class Scratch {
   public:
-    explicit Arena(uint8_t* data) : next_(data) {}
+    explicit Scratch(uint8_t* data) : next_(data) {}
 
     template <class T>
     T* take(int64_t count) {
@@ -45,12 +45,12 @@ class AttentionThread {
           part_bytes_(step.shared_scratch_bytes / worker.count / 64 * 64),
           division_(instruction, group_, worker.count, part_bytes_) {
         const int64_t num_rows = Division::tile_tokens(instruction) * rows_per_token_;
-        Arena arena(worker.scratch);
-        queries_ = arena.take<Operand>(num_rows * MAX_HEAD_SIZE);
-        seen_ = arena.take<Span>(num_rows);
-        records_ = arena.take<float>(num_rows * record_size_);
-        block_records_ = arena.take<float>(MAX_ROWS * record_size_);
-        unpacked_ = arena.take<uint16_t>(2 * CHUNK * cache_.head_size);
+        Scratch scratch(worker.scratch);
+        queries_ = scratch.take<Operand>(num_rows * MAX_HEAD_SIZE);
+        seen_ = scratch.take<Span>(num_rows);
+        records_ = scratch.take<float>(num_rows * record_size_);
+        block_records_ = scratch.take<float>(MAX_ROWS * record_size_);
+        unpacked_ = scratch.take<uint16_t>(2 * CHUNK * cache_.head_size);
     }
 
     // Compute this thread's parts. A tile that others go on with is kept for `take_over`.
@@ -62,19 +62,19 @@ class AttentionThread {
             more = parts.next(next);
             compute(part, more ? &next : nullptr);
             last_part_ = part;
-            num_parts_ += 1;
+            leads_others_ = part.begins_tile() && !part.ends_tile();
         }
     }
 
     // Fold what other threads made of the last tile's other chunks, once all have computed their parts.
     void take_over() {
-        if (num_parts_ == 0 || !last_part_.begins_tile() || last_part_.ends_tile()) {
+        if (!leads_others_) {
             return;
         }
         const Tile& tile = last_part_.tile;
         const int num_rows = tile.num_tokens * rows_per_token_;
-        int chunk = last_part_.last_chunk;
-        for (int thread = thread_ + 1; chunk < tile.last_chunk(); ++thread) {
+        int chunk = last_part_.end_chunk;
+        for (int thread = thread_ + 1; chunk < tile.end_chunk(); ++thread) {
             const int end = division_.first_chunk(tile, last_part_.begin, thread + 1);
             const float* records = part_records(thread);
             for (; chunk < end; ++chunk, records += num_rows * record_size_) {
@@ -100,8 +100,8 @@ class AttentionThread {
         GroupPage pages[CHUNK_GROUPS], ahead[CHUNK_GROUPS];
         find(tile, part.first_chunk, pages);
         float* others = part_records(thread_);
-        for (int chunk = part.first_chunk; chunk < part.last_chunk; ++chunk) {
-            if (chunk + 1 < part.last_chunk) {
+        for (int chunk = part.first_chunk; chunk < part.end_chunk; ++chunk) {
+            if (chunk + 1 < part.end_chunk) {
                 find(tile, chunk + 1, ahead);
             } else if (next != nullptr) {
                 find(next->tile, next->first_chunk, ahead);
@@ -117,8 +117,8 @@ class AttentionThread {
         }
     }
 
-    // Take the tile's queries as operands, and begin its records: a sink is a token that was seen before
-    // all others and has no value.
+    // Take the tile's queries as operands and begin its records. A sink is a token that all saw before the
+    // first and that has no value.
     void begin(const Tile& tile) {
         const int head_size = cache_.head_size;
         for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
@@ -162,8 +162,8 @@ class AttentionThread {
         }
     }
 
-    // The pages of a chunk. Groups that no row of the tile sees may not be there: the nearest one stands for
-    // them.
+    // The pages of a chunk. A group that no row of the tile sees need not be there: the nearest stands for
+    // it.
     void find(const Tile& tile, int chunk, GroupPage* pages) const {
         const int32_t* blocks = group_.block_table + tile.request * group_.block_table_stride;
         const Span groups = groups_of(tile.context);
@@ -186,6 +186,10 @@ class AttentionThread {
     void unpack(const GroupPage* pages, const GroupPage* ahead, GroupPage* unpacked) {
         const int size = GROUP * cache_.head_size;
         for (int i = 0; i < CHUNK_GROUPS; ++i) {
+            if (i > 0 && pages[i].keys == pages[i - 1].keys) {
+                unpacked[i] = unpacked[i - 1];
+                continue;
+            }
             uint16_t* keys = unpacked_ + 2 * i * size;
             uint16_t* values = keys + size;
             for (int j = 0; j < size; j += 64) {
@@ -232,8 +236,8 @@ class AttentionThread {
     float* block_records_;  // [MAX_ROWS, record_size]
     uint16_t* unpacked_;    // a chunk's K and V
 
-    Part last_part_;
-    int num_parts_ = 0;
+    Part last_part_{};
+    bool leads_others_ = false;  // who go on with the tile of the last part
 };
 
 template <class Element>

@@ -17,8 +17,8 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// Rows of a tile: enough to use K and V of a chunk often while they are cached, few enough that what is kept
-// of the rows is cached as well. A multiple of MAX_ROWS.
+// Rows of a tile: many uses of K and V of a chunk while they are in the cache, and still so few that the
+// rows' records are in it too. A multiple of MAX_ROWS.
 constexpr int TILE_ROWS = 96;
 
 struct Tile {
@@ -30,7 +30,7 @@ struct Tile {
 
     int first_chunk() const { return context.begin / CHUNK; }
 
-    int last_chunk() const { return (context.end + CHUNK - 1) / CHUNK; }  // not one of them
+    int end_chunk() const { return (context.end + CHUNK - 1) / CHUNK; }
 };
 
 // What the token at `position` attends to.
@@ -100,14 +100,14 @@ class Division {
             return tile.first_chunk();
         }
         if (into_tile >= cost(tile)) {
-            return tile.last_chunk();
+            return tile.end_chunk();
         }
         if (!may_be_cut(tile)) {
-            return 2 * into_tile < cost(tile) ? tile.first_chunk() : tile.last_chunk();
+            return 2 * into_tile < cost(tile) ? tile.first_chunk() : tile.end_chunk();
         }
         const int64_t group = tile.context.begin / GROUP + into_tile / group_cost(tile);
         const int chunk = static_cast<int>((group + CHUNK_GROUPS / 2) / CHUNK_GROUPS);
-        return smaller(larger(chunk, tile.first_chunk()), tile.last_chunk());
+        return smaller(larger(chunk, tile.first_chunk()), tile.end_chunk());
     }
 
   private:
@@ -116,9 +116,9 @@ class Division {
 
     // Whether a thread's part of the tile fits the memory for it.
     bool may_be_cut(const Tile& tile) const {
-        const int64_t share =
-            total_ / num_threads_ / (group_cost(tile) * CHUNK_GROUPS) + 2;  // both ends rounded
-        const int64_t num_chunks = smaller<int64_t>(share, tile.last_chunk() - tile.first_chunk());
+        constexpr int ROUNDING = 2;  // a part's beginning and its end
+        const int64_t share = total_ / num_threads_ / (group_cost(tile) * CHUNK_GROUPS) + ROUNDING;
+        const int64_t num_chunks = smaller<int64_t>(share, tile.end_chunk() - tile.first_chunk());
         const int64_t num_rows = tile.num_tokens * rows_per_token(instruction_);
         const int64_t record_bytes = record_size(instruction_.cache.head_size) * sizeof(float);
         return num_chunks * num_rows * record_bytes <= part_bytes_;
@@ -135,11 +135,11 @@ class Division {
 struct Part {
     Tile tile;
     int64_t begin;  // of the tile, on the line
-    int first_chunk, last_chunk;
+    int first_chunk, end_chunk;
 
     bool begins_tile() const { return first_chunk == tile.first_chunk(); }
 
-    bool ends_tile() const { return last_chunk == tile.last_chunk(); }
+    bool ends_tile() const { return end_chunk == tile.end_chunk(); }
 };
 
 // A thread's parts, in order: requests, their KV heads, their tiles.
@@ -165,7 +165,7 @@ class Parts {
                              division_.first_chunk(tile, position_, thread_ + 1)};
             position_ += division_.cost(tile);
             ++tile_;
-            if (found.first_chunk < found.last_chunk) {
+            if (found.first_chunk < found.end_chunk) {
                 part = found;
                 return true;
             }

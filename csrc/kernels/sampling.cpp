@@ -24,7 +24,7 @@ float least_logit(const Distribution& d, double bound) {
     while (logit > LOWEST && d.scale(__builtin_nextafterf(logit, -INFINITY)) >= bound) {
         logit = __builtin_nextafterf(logit, -INFINITY);
     }
-    return larger(logit, LOWEST);
+    return logit;
 }
 
 Cut find_top_k(const Distribution& d, int64_t k, Team& team) {
@@ -36,7 +36,8 @@ Cut find_top_k(const Distribution& d, int64_t k, Team& team) {
     return team.broadcast(cut);
 }
 
-// The last of the `count` entries, most likely first, that it takes for their probabilities to reach `top_p`.
+// The last of the `count` entries, most likely first, that it takes for their probabilities to reach `top_p`;
+// 0 if they don't. `sum` is that of all exponentials.
 uint64_t find_last_of_nucleus(const Distribution& d, const uint64_t* entries, int64_t count, double sum,
                               double top_p) {
     double mass = 0;
@@ -46,27 +47,34 @@ uint64_t find_last_of_nucleus(const Distribution& d, const uint64_t* entries, in
             return entries[i];
         }
     }
-    return entries[count - 1];
+    return 0;
 }
 
 Cut find_top_p(const Distribution& d, double top_p, Team& team) {
+    // Hardly ever are less likely tokens needed, and there are at most 10,000 that likely.
+    constexpr double LIKELY = 1e-4;
+    // Never are these: all together they hold less than 1 - top_p. The 2 is a margin for rounding.
+    const double negligible = (1 - top_p) / (2 * static_cast<double>(d.size));
     const double sum = sum_of_exps(d, team);
-    // All tokens under this bound hold less than 1 - top_p together, so that they needn't be sorted. The 2 is
-    // a margin for rounding.
-    const double bound =
-        std::log((1 - top_p) / (2 * static_cast<double>(d.size)) * sum) + d.scale(d.largest.logit);
-    Distribution candidates = d;
-    const float logit = least_logit(d, bound);
-    if (logit > d.cut.logit) {
-        candidates.cut = {logit};
+    const double least_probabilities[] = {LIKELY, negligible};
+    for (const double least : least_probabilities) {
+        Distribution candidates = d;
+        const float logit = least_logit(d, std::log(least * sum) + d.scale(d.largest.logit));
+        if (logit > d.cut.logit) {
+            candidates.cut = {logit};
+        }
+        const int64_t count = gather_most_likely(candidates, d.size, team);
+        uint64_t last = 0;
+        if (team.leads()) {
+            sort_entries(team.entries, team.sorted, count);
+            last = find_last_of_nucleus(d, team.entries, count, sum, top_p);
+        }
+        last = team.broadcast(last);
+        if (last != 0) {
+            return cut_at(last);
+        }
     }
-    const int64_t count = gather_most_likely(candidates, d.size, team);
-    Cut cut = d.cut;
-    if (team.leads()) {
-        sort_entries(team.entries, team.sorted, count);
-        cut = cut_at(find_last_of_nucleus(d, team.entries, count, sum, top_p));
-    }
-    return team.broadcast(cut);
+    return d.cut;
 }
 
 // Narrow the distribution by the row's min_p, top_k and top_p, in this order.

@@ -44,7 +44,8 @@ OCTAVO_INLINE f32x16 abs(f32x16 x) { return _mm512_abs_ps(x); }
 
 // 2^(x - n) by a polynomial (minimax, degree 6, on [-0.5, 0.5]), times 2^n.
 OCTAVO_INLINE f32x16 exp2(f32x16 x) {
-    const f32x16 clamped = min(splat(127.5f), max(splat(-126.0f), x));  // in this order, so that NaN stays NaN
+    // In this order, so that NaN stays NaN; not below -126, because processors are slow to make subnormals.
+    const f32x16 clamped = min(splat(127.5f), max(splat(-126.0f), x));
     const f32x16 n = _mm512_roundscale_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     const f32x16 f = clamped - n;
     f32x16 p = splat(1.535336188319500e-4f);

@@ -76,7 +76,7 @@ WAYS = {
         {"num_blocks_override": 34, "max_num_batched_tokens": 7}, preempts=True
     ),
     "together, preempted, blocks of 32, no prefix cache": Way(
-        {"num_blocks_override": 17, "block_size": 32, "enable_prefix_caching": False}, preempts=True
+        {"num_blocks_override": 19, "block_size": 32, "enable_prefix_caching": False}, preempts=True
     ),
 }
 

@@ -53,7 +53,7 @@ def test_a_row_is_overwritten_whole() -> None:
     rows.set_row(0, SamplingParams(temperature=0.0, seed=0))
     after = rows.get_metadata(np.array([0]), np.array([0]))
     for name in SamplingMetadata.__dataclass_fields__:
-        assert getattr(after, name).tolist() == getattr(plain, name).tolist(), name
+        np.testing.assert_array_equal(getattr(after, name), getattr(plain, name), name)
 
 
 def test_rows_are_gathered_in_the_order_asked_for_and_copied() -> None:

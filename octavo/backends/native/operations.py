@@ -33,11 +33,6 @@ class View:
     head_size: int
 
     @property
-    def num_heads(self) -> int:
-        """Heads side by side; one where the model sees plain rows."""
-        return self.num_columns // self.head_size
-
-    @property
     def is_whole(self) -> bool:
         """Whether this is all of the value."""
         return self.num_columns == self.value.num_columns

@@ -62,7 +62,7 @@ def paged_attention(
 ) -> np.ndarray:
     """From q [T, num_heads, head_size] to what each token sees of its request, the same shape.
 
-    K and V of the step's own tokens must be in the cache. `sinks` [num_heads] are the values of `layer.sinks`.
+    K and V of the step's own tokens must be in the cache. `sinks` [num_heads] are what `layer.sinks` holds.
     """
     out = np.empty_like(q)
     starts = metadata.query_start_loc

@@ -101,7 +101,7 @@ def test_head_size_survives_operations_on_heads(normalized: bool) -> None:
         return ops.rope(heads, positions, rope())
 
     (out,) = record(function, {"x": 64}).outputs
-    assert (out.num_heads, out.head_size) == (4, 16)
+    assert (out.num_columns, out.head_size) == (64, 16)
 
 
 def test_attention_fills_the_cache_before_anyone_looks() -> None:
