@@ -5,10 +5,11 @@
 
 namespace octavo {
 
-void bind_platform(nanobind::module_& module);  // instruction sets, Engine (a pool of threads and the kernels it runs)
-void bind_packing(nanobind::module_& module);   // memory, and matrices packed into it
+void bind_platform(
+    nanobind::module_& module);  // instruction sets, Engine (a pool of threads and the kernels it runs)
+void bind_packing(nanobind::module_& module);  // memory, and matrices packed into it
 void bind_kv_cache(nanobind::module_& module);
-void bind_program(nanobind::module_& module);   // packed matrices and programs of them
+void bind_program(nanobind::module_& module);  // packed matrices and programs of them
 void bind_sampling(nanobind::module_& module);
 void bind_probes(nanobind::module_& module);  // what the machine can do at most, for benchmarks
 

@@ -1,8 +1,9 @@
 // The kernels of one instruction set, as a table of functions.
 //
-// Every function is called by all threads of the pool at once, each with its own Worker, and returns when its own
-// part is done; whoever calls puts a barrier behind it. The result of a row depends on that row (for attention: on
-// its request) alone, never on other rows, on the number of threads or on how a prompt was cut into steps.
+// Every function is called by all threads of the pool at once, each with its own Worker, and returns when its
+// own part is done; whoever calls puts a barrier behind it. The result of a row depends on that row (for
+// attention: on its request) alone, never on other rows, on the number of threads or on how a prompt was cut
+// into steps.
 #pragma once
 
 #include "kernels/formats.h"

@@ -1,7 +1,7 @@
 // Linear maps: norm and rounding of the input, products, and what is done with each finished tile.
 //
-// Threads divide the outputs, never a sum. With few rows every thread prepares all of them for itself, which takes
-// less time than waiting for another; with many they prepare a share each and meet.
+// Threads divide the outputs, never a sum. With few rows every thread prepares all of them for itself, which
+// takes less time than waiting for another; with many they prepare a share each and meet.
 #include "kernels/linear.h"
 
 #include "kernels/multiply.h"
@@ -13,6 +13,9 @@ namespace octavo::OCTAVO_ISA {
 namespace {
 
 constexpr int64_t ROWS_PREPARED_ALONE = 2;
+
+// Of a thread's weights, fetched while the rows are prepared: as far ahead as products fetch for themselves.
+constexpr int64_t FIRST_BYTES = 8192;
 
 // Rows whose activations stay in the second-level cache while all panels pass by.
 constexpr int64_t CACHED_BYTES = 1 << 20;
@@ -192,7 +195,8 @@ class Output final : public TileSink {
 
     void add(int64_t row, const float* sums) {
         float* out = step_.row(linear_.out, row) + first_column_;
-        const float* residual = linear_.residual.exists() ? step_.row(linear_.residual, row) + first_column_ : nullptr;
+        const float* residual =
+            linear_.residual.exists() ? step_.row(linear_.residual, row) + first_column_ : nullptr;
         for (int p = 0; p < unit_->count; ++p) {
             const int64_t column = (unit_->first + p) * PANEL;
             const int64_t valid = valid_outputs(column);
@@ -216,7 +220,9 @@ class Output final : public TileSink {
     int64_t first_column_ = 0;
 };
 
-int64_t num_panels(const PackedMatrix& matrix) { return (matrix.n + PANEL - 1) / PANEL; }
+int64_t num_panels(const PackedMatrix& matrix) {
+    return (matrix.n + PANEL - 1) / PANEL;
+}
 
 // A thread's products: the panels `begin` up to `end` of all panels of all parts, for all rows.
 class Products {
@@ -227,6 +233,21 @@ class Products {
         block_rows_ = larger<int64_t>(CACHED_BYTES / row_bytes / ROW_PADDING, 1) * ROW_PADDING;
     }
 
+    // Fetch what `run` reads first, while the rows are prepared.
+    static void prefetch_first(const Linear& linear, const Worker& worker) {
+        const PackedMatrix* parts = linear.parts.data();
+        int64_t panel = share(linear.gated ? num_panels(parts[0]) : total_panels(linear), worker).begin;
+        size_t part = 0;
+        while (part + 1 < linear.parts.size() && panel >= num_panels(parts[part])) {
+            panel -= num_panels(parts[part]);
+            ++part;
+        }
+        const uint8_t* first = parts[part].data + panel * parts[part].panel_stride;
+        for (int64_t i = 0; i < FIRST_BYTES; i += 64) {
+            prefetch(first + i);
+        }
+    }
+
     void run(Worker& worker) {
         const int64_t num_rows = step_.num_tokens;
         for (int64_t begin = 0; begin < num_rows; begin += block_rows_) {
@@ -235,16 +256,16 @@ class Products {
             if (linear_.gated) {
                 run_gated(share(num_panels(linear_.parts.data()[0]), worker));
             } else {
-                run_stacked(share(total_panels(), worker));
+                run_stacked(share(total_panels(linear_), worker));
             }
         }
     }
 
   private:
-    int64_t total_panels() const {
+    static int64_t total_panels(const Linear& linear) {
         int64_t total = 0;
-        for (size_t i = 0; i < linear_.parts.size(); ++i) {
-            total += num_panels(linear_.parts.data()[i]);
+        for (size_t i = 0; i < linear.parts.size(); ++i) {
+            total += num_panels(linear.parts.data()[i]);
         }
         return total;
     }
@@ -312,6 +333,7 @@ void linear(const Linear& linear, const Step& step, Worker& worker) {
     Pieces own(worker.scratch), shared(step.shared_scratch);
     const Activations x = lay_out(linear, num_rows, alone ? own : shared);
     const Preparation preparation(linear, step, x, own);
+    Products::prefetch_first(linear, worker);
     const Range rows = alone ? Range{0, num_rows} : share(num_rows, worker);
     for (int64_t t = rows.begin; t < rows.end; ++t) {
         preparation.prepare(t);

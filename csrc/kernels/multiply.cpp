@@ -15,7 +15,9 @@ constexpr int SUMS_STRIDE = UNIT_PANELS * PANEL;
 class Prefetcher {
   public:
     Prefetcher(const Unit& unit, int64_t num_tiles)
-        : next_(unit.next), end_(unit.next + unit.next_bytes), share_(round_up(unit.next_bytes / num_tiles + 1, 64)) {}
+        : next_(unit.next),
+          end_(unit.next + unit.next_bytes),
+          share_(round_up(unit.next_bytes / num_tiles + 1, 64)) {}
 
     void fetch() {
         const uint8_t* stop = smaller(next_ + share_, end_);
@@ -37,7 +39,8 @@ void multiply_few(const Unit& unit, const Activations& x, int64_t begin, int64_t
     const QuantizedRow row = x.quantized_rows(begin);
     for (int p = 0; p < unit.count; ++p) {
         with_rows<DIRECT_ROWS>(rows, [&](auto count) {
-            multiply_direct<F, decltype(count)::VALUE>(unit.panels[p], row, x.k, sums + p * PANEL, SUMS_STRIDE);
+            multiply_direct<F, decltype(count)::VALUE>(unit.panels[p], row, x.k, sums + p * PANEL,
+                                                       SUMS_STRIDE);
         });
     }
     sink.take(begin, rows, sums);
@@ -59,8 +62,8 @@ void multiply_many(const Unit& unit, const Activations& x, int64_t begin, int64_
     for (int64_t row = begin; row < end; row += AMX_ROWS) {
         for (int p = 0; p < unit.count; ++p) {
             multiply_tiles<Q::SCALES_PER_BLOCK, Q::INFO.has_minimum>(
-                UnpackedPanel(context.scratch + p * panel_bytes, x.k), x.quantized_rows(row), x.k, sums + p * PANEL,
-                SUMS_STRIDE);
+                UnpackedPanel(context.scratch + p * panel_bytes, x.k), x.quantized_rows(row), x.k,
+                sums + p * PANEL, SUMS_STRIDE);
         }
         sink.take(row, static_cast<int>(smaller<int64_t>(AMX_ROWS, end - row)), sums);
         prefetcher.fetch();
@@ -84,7 +87,8 @@ void multiply_many(const Unit& unit, const Activations& x, int64_t begin, int64_
     for (int64_t tile = 0; tile < tiles.count; ++tile) {
         const int rows = tiles.rows_of(tile);
         const QuantizedRow first = x.quantized_rows(row);
-        for (int p = 0; p < unit.count; p += 2) {  // of an odd count the last pair's second panel is what was there
+        for (int p = 0; p < unit.count;
+             p += 2) {  // of an odd count the last pair's second panel is what was there
             const UnpackedPair pair(context.scratch + p / 2 * pair_bytes, x.k);
             with_rows<TILE_ROWS>(rows, [&](auto count) {
                 multiply_unpacked<Q::SCALES_PER_BLOCK, Q::INFO.has_minimum, decltype(count)::VALUE>(
@@ -121,7 +125,8 @@ struct FloatPanels {
 };
 
 template <Format F>
-void multiply_numbers(const Unit& unit, const Activations& x, int64_t begin, int64_t end, Context&, TileSink& sink) {
+void multiply_numbers(const Unit& unit, const Activations& x, int64_t begin, int64_t end, Context&,
+                      TileSink& sink) {
     using Steps = FloatSteps<F>;
     const int64_t row_stride = F == Format::BF16 ? x.padded_k : x.k;
     const RowTiles tiles(end - begin, TILE_ROWS);
@@ -134,7 +139,8 @@ void multiply_numbers(const Unit& unit, const Activations& x, int64_t begin, int
             const FloatPanels chosen(unit, p);
             with_rows<TILE_ROWS>(rows, [&](auto count) {
                 multiply_floats<F, decltype(count)::VALUE>(chosen.panels, Steps::row(x, row), row_stride,
-                                                           Steps::num_steps(x.k), sums + p * PANEL, SUMS_STRIDE);
+                                                           Steps::num_steps(x.k), sums + p * PANEL,
+                                                           SUMS_STRIDE);
             });
         }
         sink.take(row, rows, sums);
@@ -156,8 +162,8 @@ void multiply_bf16(const Unit& unit, const Activations& x, int64_t begin, int64_
         const int rows = static_cast<int>(smaller<int64_t>(ROWS, end - row));
         for (int p = 0; p < unit.count; p += 2) {
             const uint8_t* right = unit.panels[smaller(p + 1, unit.count - 1)];
-            multiply_bf16_tiles(unit.panels[p], right, x.pairs + row * x.padded_k, x.padded_k, rows > AMX_ROWS, ahead,
-                                sums + p * PANEL, SUMS_STRIDE);
+            multiply_bf16_tiles(unit.panels[p], right, x.pairs + row * x.padded_k, x.padded_k,
+                                rows > AMX_ROWS, ahead, sums + p * PANEL, SUMS_STRIDE);
         }
         sink.take(row, rows, sums);
         if (ahead == 0) {
@@ -176,15 +182,16 @@ constexpr Multiply multiply_bf16 = multiply_numbers<Format::BF16>;
 
 // In the order of `Format`.
 const Multiply MULTIPLY[NUM_FORMATS] = {
-    multiply_numbers<Format::F32>, multiply_numbers<Format::F16>, multiply_bf16,
-    multiply_quants<Format::Q4_0>, multiply_quants<Format::Q4_1>, multiply_quants<Format::Q5_0>,
-    multiply_quants<Format::Q5_1>, multiply_quants<Format::Q8_0>, multiply_quants<Format::Q2_K>,
-    multiply_quants<Format::Q3_K>, multiply_quants<Format::Q4_K>, multiply_quants<Format::Q5_K>,
+    multiply_numbers<Format::F32>, multiply_numbers<Format::F16>,   multiply_bf16,
+    multiply_quants<Format::Q4_0>, multiply_quants<Format::Q4_1>,   multiply_quants<Format::Q5_0>,
+    multiply_quants<Format::Q5_1>, multiply_quants<Format::Q8_0>,   multiply_quants<Format::Q2_K>,
+    multiply_quants<Format::Q3_K>, multiply_quants<Format::Q4_K>,   multiply_quants<Format::Q5_K>,
     multiply_quants<Format::Q6_K>, multiply_quants<Format::IQ4_NL>,
 };
 
 int64_t unpacked_bytes(int64_t k) {
-    return UNIT_PANELS * round_up(k * PANEL + 2 * k / 16 * PANEL * 4, 64);  // at most two scales and minimums a block
+    return UNIT_PANELS *
+           round_up(k * PANEL + 2 * k / 16 * PANEL * 4, 64);  // at most two scales and minimums a block
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -3,12 +3,14 @@
 // multiply.cpp has one function for each format, made of four templates:
 //
 //   multiply_float.h    F32, F16, BF16: vectors of weights, one broadcast activation
-//   multiply_int8.h     quants straight from the packed panel, for few rows; and, for many rows, quants unpacked
+//   multiply_int8.h     quants straight from the packed panel, for few rows; and, for many rows, quants
+//   unpacked
 //                       once to bytes in the cache
 //   multiply_amx.h      the same two with AMX tiles
 //
 // An output is always the same sum in the same order, whichever of them computes it:
-//   quants   for each block: sum = fma(exact integer dot product, scale * activation scale, sum), then, with a
+//   quants   for each block: sum = fma(exact integer dot product, scale * activation scale, sum), then, with
+//   a
 //            minimum, sum = fma(minimum, activation scale * sum of activations, sum)
 //   floats   for each k (or pair of k): sum = fma(weight, activation, sum)
 #pragma once
@@ -25,8 +27,10 @@ constexpr int ROW_PADDING = 2 * ROW_TILE;
 
 // The step's rows as the products read them. A linear map prepares the kinds its formats need.
 //
-// Rows lie one after the other; or, for AMX, in tiles of ROW_TILE rows, where a tile lies by blocks of 32 inputs:
-//   [rows / 16][k / 32][16][32]    and what there is one of for a block (two half sums)    [rows / 16][k / 32][16]
+// Rows lie one after the other; or, for AMX, in tiles of ROW_TILE rows, where a tile lies by blocks of 32
+// inputs:
+//   [rows / 16][k / 32][16][32]    and what there is one of for a block (two half sums)    [rows / 16][k /
+//   32][16]
 struct Activations {
     QuantizedRow quantized;  // of row 0, for quants
     uint16_t* pairs;         // for BF16: padded_k numbers a row
@@ -43,13 +47,13 @@ struct Activations {
 };
 
 #if defined(__AVX512F__)
-constexpr int UNIT_PANELS = 4;    // panels a thread computes at a time, an even number
-constexpr int TILE_ROWS = 6;      // rows x 2 panels of integers and floats: 24 of 32 registers
-constexpr int DIRECT_ROWS = 4;    // up to so many rows quants are not unpacked first
-constexpr int FLOAT_PANELS = 4;   // rows x 4 panels of floats: 24 of 32 registers
+constexpr int UNIT_PANELS = 4;   // panels a thread computes at a time, an even number
+constexpr int TILE_ROWS = 6;     // rows x 2 panels of integers and floats: 24 of 32 registers
+constexpr int DIRECT_ROWS = 4;   // up to so many rows quants are not unpacked first
+constexpr int FLOAT_PANELS = 4;  // rows x 4 panels of floats: 24 of 32 registers
 #else
 constexpr int UNIT_PANELS = 2;
-constexpr int TILE_ROWS = 2;      // a vector takes two of 16 registers
+constexpr int TILE_ROWS = 2;  // a vector takes two of 16 registers
 constexpr int DIRECT_ROWS = 1;
 constexpr int FLOAT_PANELS = 2;
 #endif
@@ -59,15 +63,15 @@ constexpr int MAX_TILE_ROWS = 32;  // of any tile, AMX's included
 struct Unit {
     const uint8_t* panels[UNIT_PANELS];
     int count;
-    int64_t first;         // number of the first panel in its matrix (of the gate and of the up panel, if gated)
-    const uint8_t* next;   // what the thread will read next
+    int64_t first;  // number of the first panel in its matrix (of the gate and of the up panel, if gated)
+    const uint8_t* next;  // what the thread will read next
     int64_t next_bytes;
 };
 
 // What a thread keeps while it multiplies.
 struct Context {
-    uint8_t* scratch;      // for unpacked panels
-    int tile_shape = 0;    // of the AMX tiles as they are configured now
+    uint8_t* scratch;    // for unpacked panels
+    int tile_shape = 0;  // of the AMX tiles as they are configured now
 };
 
 // Takes finished tiles: sums[r][p][16] for `rows` rows from `row` on and the panels of a unit.
@@ -87,11 +91,14 @@ extern const Multiply MULTIPLY[NUM_FORMATS];
 // Bytes of Context::scratch for inputs of size k.
 int64_t unpacked_bytes(int64_t k);
 
-constexpr bool reads_quants(Format format) { return info(format).low_bits > 0; }
+constexpr bool reads_quants(Format format) {
+    return info(format).low_bits > 0;
+}
 
 // Split `rows` into the fewest parts of at most `most`, as equal as can be.
 struct RowTiles {
-    RowTiles(int64_t rows, int most) : count((rows + most - 1) / most), size(rows / count), larger(rows % count) {}
+    RowTiles(int64_t rows, int most)
+        : count((rows + most - 1) / most), size(rows / count), larger(rows % count) {}
 
     int rows_of(int64_t i) const { return static_cast<int>(size + (i < larger)); }
 

@@ -1,8 +1,8 @@
 // Products with AMX tiles: 16 rows of activations times a panel of 16 outputs at a time.
 //
-// Integer tiles are exact, so they give the bits that multiply_int8.h gives. BF16 tiles sum in an order of their own
-// (TDPBF16PS: even and odd inputs of 32 apart, then together), so on this instruction set every BF16 product is made
-// with them, a single row too.
+// Integer tiles are exact, so they give the bits that multiply_int8.h gives. BF16 tiles sum in an order of
+// their own (TDPBF16PS: even and odd inputs of 32 apart, then together), so on this instruction set every
+// BF16 product is made with them, a single row too.
 #pragma once
 
 #include "kernels/multiply.h"
@@ -137,11 +137,11 @@ OCTAVO_INLINE void add_dots(const UnpackedPanel& panel, const QuantizedRow& x, i
 
 // AMX_ROWS rows, in tiles from `x` on, times an unpacked panel. sums[r * stride] on.
 //
-// A product takes some hundred cycles from its loads to its integers in memory; while one is under way the one before
-// is added to the sums.
+// A product takes some hundred cycles from its loads to its integers in memory; while one is under way the
+// one before is added to the sums.
 template <int SCALES, bool HAS_MINIMUM>
-__attribute__((noinline)) void multiply_tiles(const UnpackedPanel& panel, const QuantizedRow& x, int64_t k, float* sums,
-                                              int stride) {
+__attribute__((noinline)) void multiply_tiles(const UnpackedPanel& panel, const QuantizedRow& x, int64_t k,
+                                              float* sums, int stride) {
     alignas(64) int32_t dots[2][AMX_ROWS][PANEL];
     f32x16 sum[AMX_ROWS];
 #pragma GCC unroll 16
@@ -168,11 +168,11 @@ __attribute__((noinline)) void multiply_tiles(const UnpackedPanel& panel, const 
     }
 }
 
-// 32 rows (16 if not `both`), in tiles from `x` on, times two panels of bf16. sums[r * stride] on: both panels. Lines
-// `ahead` bytes behind those in use are fetched, unless it is 0.
-__attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, const uint8_t* right, const uint16_t* x,
-                                                          int64_t padded_k, bool both, int64_t ahead, float* sums,
-                                                          int stride) {
+// 32 rows (16 if not `both`), in tiles from `x` on, times two panels of bf16. sums[r * stride] on: both
+// panels. Lines `ahead` bytes behind those in use are fetched, unless it is 0.
+__attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, const uint8_t* right,
+                                                          const uint16_t* x, int64_t padded_k, bool both,
+                                                          int64_t ahead, float* sums, int stride) {
     constexpr int INPUTS = 32;
     constexpr int TILE = AMX_ROWS * INPUTS;
     const uint16_t* lower = x + AMX_ROWS * padded_k;

@@ -15,9 +15,13 @@ struct FloatSteps<Format::F32> {
     using Number = float;
 
     static OCTAVO_INLINE f32x16 read(const uint8_t* p) { return load(reinterpret_cast<const float*>(p)); }
+
     static OCTAVO_INLINE f32x16 broadcast(const float* x, int64_t step) { return splat(x[step]); }
+
     static OCTAVO_INLINE f32x16 add(f32x16 sum, f32x16 weights, f32x16 x) { return fma(weights, x, sum); }
+
     static const float* row(const Activations& x, int64_t row) { return x.numbers + row * x.k; }
+
     static int64_t num_steps(int64_t k) { return k; }
 };
 
@@ -25,7 +29,9 @@ template <>
 struct FloatSteps<Format::F16> : FloatSteps<Format::F32> {
     static constexpr int VECTOR_BYTES = 32;
 
-    static OCTAVO_INLINE f32x16 read(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
+    static OCTAVO_INLINE f32x16 read(const uint8_t* p) {
+        return load_f16(reinterpret_cast<const uint16_t*>(p));
+    }
 };
 
 template <>
@@ -33,17 +39,28 @@ struct FloatSteps<Format::BF16> {
     static constexpr int VECTOR_BYTES = 64;
     using Number = uint16_t;
 
-    static OCTAVO_INLINE bytes64 read(const uint8_t* p) { return load_pairs(reinterpret_cast<const uint16_t*>(p)); }
-    static OCTAVO_INLINE bytes64 broadcast(const uint16_t* x, int64_t step) { return splat_pair(x + 2 * step); }
-    static OCTAVO_INLINE f32x16 add(f32x16 sum, bytes64 weights, bytes64 x) { return dot_pairs(sum, weights, x); }
+    static OCTAVO_INLINE bytes64 read(const uint8_t* p) {
+        return load_pairs(reinterpret_cast<const uint16_t*>(p));
+    }
+
+    static OCTAVO_INLINE bytes64 broadcast(const uint16_t* x, int64_t step) {
+        return splat_pair(x + 2 * step);
+    }
+
+    static OCTAVO_INLINE f32x16 add(f32x16 sum, bytes64 weights, bytes64 x) {
+        return dot_pairs(sum, weights, x);
+    }
+
     static const uint16_t* row(const Activations& x, int64_t row) { return x.pairs + row * x.padded_k; }
+
     static int64_t num_steps(int64_t k) { return round_up(k, 32) / 2; }
 };
 
 // ROWS rows, `row_stride` apart, times FLOAT_PANELS panels. sums[r * stride] on.
 template <Format F, int ROWS>
-__attribute__((noinline)) void multiply_floats(const uint8_t* const* panels, const typename FloatSteps<F>::Number* x,
-                                               int64_t row_stride, int64_t num_steps, float* sums, int stride) {
+__attribute__((noinline)) void multiply_floats(const uint8_t* const* panels,
+                                               const typename FloatSteps<F>::Number* x, int64_t row_stride,
+                                               int64_t num_steps, float* sums, int stride) {
     using Steps = FloatSteps<F>;
     f32x16 sum[ROWS][FLOAT_PANELS];
     const uint8_t* weights[FLOAT_PANELS];

@@ -7,12 +7,12 @@
 namespace octavo::OCTAVO_ISA {
 
 // How far ahead of the quants in use weights are fetched: some hundred cycles at the speed of memory.
-constexpr int64_t PREFETCH_BYTES = 4096;
+constexpr int64_t PREFETCH_BYTES = 8192;
 
 // ROWS rows times one panel, quants unpacked in registers. sums[r * stride] on.
 template <Format F, int ROWS>
-__attribute__((noinline)) void multiply_direct(const uint8_t* panel, const QuantizedRow& x, int64_t k, float* sums,
-                                               int stride) {
+__attribute__((noinline)) void multiply_direct(const uint8_t* panel, const QuantizedRow& x, int64_t k,
+                                               float* sums, int stride) {
     using Q = Quants<F>;
     constexpr int SCALES = Q::SCALES_PER_BLOCK;
     constexpr int SCALE_ROWS = BLOCK_ROWS / SCALES;
@@ -57,12 +57,12 @@ __attribute__((noinline)) void multiply_direct(const uint8_t* panel, const Quant
     }
 }
 
-// Two panels unpacked: quants as bytes, scales and minimums as float32, so that what multiplies them is the same for
-// all formats.
+// Two panels unpacked: quants as bytes, scales and minimums as float32, so that what multiplies them is the
+// same for all formats.
 struct UnpackedPair {
-    uint8_t* quants;   // [k / 4][2][64]
-    float* scales;     // [k / scale_block][2][16]
-    float* minimums;   // the same, where there are minimums
+    uint8_t* quants;  // [k / 4][2][64]
+    float* scales;    // [k / scale_block][2][16]
+    float* minimums;  // the same, where there are minimums
 
     UnpackedPair(uint8_t* memory, int64_t k)
         : quants(memory),
@@ -94,8 +94,8 @@ __attribute__((noinline)) void unpack(const uint8_t* panel, int64_t k, int which
 
 // ROWS rows times an unpacked pair. sums[r * stride] on: both panels.
 template <int SCALES, bool HAS_MINIMUM, int ROWS>
-__attribute__((noinline)) void multiply_unpacked(const UnpackedPair& pair, int zero, const QuantizedRow& x, int64_t k,
-                                                 float* sums, int stride) {
+__attribute__((noinline)) void multiply_unpacked(const UnpackedPair& pair, int zero, const QuantizedRow& x,
+                                                 int64_t k, float* sums, int stride) {
     constexpr int SCALE_ROWS = BLOCK_ROWS / SCALES;
     const int64_t num_blocks = k / BLOCK;
     f32x16 sum[ROWS][2];
@@ -113,7 +113,8 @@ __attribute__((noinline)) void multiply_unpacked(const UnpackedPair& pair, int z
                 dot[r][0] = dot[r][1] = splat(0);
             } else {
                 const int64_t block = r * num_blocks + b;
-                dot[r][0] = dot[r][1] = splat(-zero * (SCALES == 1 ? x.sums[block] : x.half_sums[r * 2 * num_blocks + i]));
+                dot[r][0] = dot[r][1] =
+                    splat(-zero * (SCALES == 1 ? x.sums[block] : x.half_sums[r * 2 * num_blocks + i]));
             }
         }
 #pragma GCC unroll 8
@@ -128,7 +129,8 @@ __attribute__((noinline)) void multiply_unpacked(const UnpackedPair& pair, int z
             }
         }
         values += SCALE_ROWS * 4;
-        const f32x16 left = load(pair.scales + i * 2 * PANEL), right = load(pair.scales + (i * 2 + 1) * PANEL);
+        const f32x16 left = load(pair.scales + i * 2 * PANEL),
+                     right = load(pair.scales + (i * 2 + 1) * PANEL);
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r) {
             const f32x16 scale = splat(x.scales[r * num_blocks + b]);

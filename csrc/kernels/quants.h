@@ -9,8 +9,8 @@
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr int BLOCK = 32;                // inputs that share an activation scale, and that are read at a time
-constexpr int BLOCK_ROWS = BLOCK / 4;    // vectors of four inputs of 16 outputs
+constexpr int BLOCK = 32;              // inputs that share an activation scale, and that are read at a time
+constexpr int BLOCK_ROWS = BLOCK / 4;  // vectors of four inputs of 16 outputs
 
 template <Format F>
 class Quants {
@@ -27,7 +27,8 @@ class Quants {
 
     // The quants of block `b`, unsigned: rows[r] has inputs 32 b + 4 r up to 32 b + 4 r + 3.
     OCTAVO_INLINE void read(int64_t b, bytes64 (&rows)[BLOCK_ROWS]) const {
-        Reader<0>::read(low_ + b * PLANE_BYTES * INFO.low_bits, high_ + b * PLANE_BYTES * INFO.high_bits, rows);
+        Reader<0>::read(low_ + b * PLANE_BYTES * INFO.low_bits, high_ + b * PLANE_BYTES * INFO.high_bits,
+                        rows);
     }
 
     OCTAVO_INLINE void prefetch_block(int64_t b, int64_t distance) const {

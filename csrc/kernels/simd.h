@@ -1,8 +1,9 @@
 // The vectors that kernels are written in: always 16 lanes (or 64 bytes), whatever the processor has.
 //
-// simd_avx512.h maps them to one register each; simd_halves.h, for AVX2 and for everything else, to two or four.
-// Kernels are compiled in a namespace of their instruction set and use nothing of the standard library but
-// constants and plain types, so that no inline function compiled for one processor is linked into another's.
+// simd_avx512.h maps them to one register each; simd_halves.h, for AVX2 and for everything else, to two or
+// four. Kernels are compiled in a namespace of their instruction set and use nothing of the standard library
+// but constants and plain types, so that no inline function compiled for one processor is linked into
+// another's.
 //
 //   f32x16, i32x16, bytes64
 //
@@ -22,9 +23,9 @@
 //   dot_pairs(acc, a, b)   acc + a.first * b.first + a.second * b.second of pairs of bf16, in f32x16
 //   splat4(const int8_t*)  four bytes in all lanes
 //   dot4(acc, u, s)     acc + sum of four products u8 * s8 in each lane, exact
-//   shift_right<n>(bytes64)  shift_left<n>   of 16-bit fields; operators & | and - (bytes); splat_byte(uint8_t); lookup(table, indices)
-//   first_lanes(n)      mask of the first n lanes, of type `lanes`; greater(a, b) of f32x16 gives one
-//   select(mask, a, b)  a where the mask is set
+//   shift_right<n>(bytes64)  shift_left<n>   of 16-bit fields; operators & | and - (bytes);
+//   splat_byte(uint8_t); lookup(table, indices) first_lanes(n)      mask of the first n lanes, of type
+//   `lanes`; greater(a, b) of f32x16 gives one select(mask, a, b)  a where the mask is set
 #pragma once
 
 #include <cstddef>
@@ -50,12 +51,18 @@ OCTAVO_INLINE T larger(T a, T b) {
     return a < b ? b : a;
 }
 
-OCTAVO_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
+OCTAVO_INLINE void prefetch(const void* address) {
+    __builtin_prefetch(address, 0, 3);
+}
 
 // e^x, from exp2; relative error below 3e-7 where it is not 0.
-OCTAVO_INLINE f32x16 exp(f32x16 x) { return exp2(x * splat(1.44269504f)); }
+OCTAVO_INLINE f32x16 exp(f32x16 x) {
+    return exp2(x * splat(1.44269504f));
+}
 
 // z / (1 + e^-z).
-OCTAVO_INLINE f32x16 silu(f32x16 z) { return z / (splat(1.0f) + exp(splat(0.0f) - z)); }
+OCTAVO_INLINE f32x16 silu(f32x16 z) {
+    return z / (splat(1.0f) + exp(splat(0.0f) - z));
+}
 
 }  // namespace octavo::OCTAVO_ISA

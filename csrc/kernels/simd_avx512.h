@@ -17,30 +17,85 @@ struct bytes64 {
 
 using lanes = __mmask16;
 
-OCTAVO_INLINE f32x16 load(const float* p) { return _mm512_loadu_ps(p); }
-OCTAVO_INLINE i32x16 load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
-OCTAVO_INLINE bytes64 load(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-OCTAVO_INLINE void store(float* p, f32x16 x) { _mm512_storeu_ps(p, x); }
-OCTAVO_INLINE void store(int32_t* p, i32x16 x) { _mm512_storeu_si512(p, x.v); }
-OCTAVO_INLINE void store(uint8_t* p, bytes64 x) { _mm512_storeu_si512(p, x.v); }
+OCTAVO_INLINE f32x16 load(const float* p) {
+    return _mm512_loadu_ps(p);
+}
 
-OCTAVO_INLINE f32x16 zeros() { return _mm512_setzero_ps(); }
-OCTAVO_INLINE f32x16 splat(float x) { return _mm512_set1_ps(x); }
-OCTAVO_INLINE i32x16 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
+OCTAVO_INLINE i32x16 load(const int32_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
 
-OCTAVO_INLINE i32x16 operator+(i32x16 a, i32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-OCTAVO_INLINE i32x16 operator-(i32x16 a, i32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
-OCTAVO_INLINE i32x16 operator*(i32x16 a, i32x16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+OCTAVO_INLINE bytes64 load(const uint8_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
 
-OCTAVO_INLINE i32x16 operator&(i32x16 a, i32x16 b) { return {_mm512_and_si512(a.v, b.v)}; }
-OCTAVO_INLINE i32x16 operator|(i32x16 a, i32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
-OCTAVO_INLINE i32x16 shift_right(i32x16 x, int n) { return {_mm512_srl_epi32(x.v, _mm_cvtsi32_si128(n))}; }
-OCTAVO_INLINE i32x16 shift_left(i32x16 x, int n) { return {_mm512_sll_epi32(x.v, _mm_cvtsi32_si128(n))}; }
+OCTAVO_INLINE void store(float* p, f32x16 x) {
+    _mm512_storeu_ps(p, x);
+}
 
-OCTAVO_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return _mm512_fmadd_ps(a, b, c); }
-OCTAVO_INLINE f32x16 max(f32x16 a, f32x16 b) { return _mm512_max_ps(a, b); }
-OCTAVO_INLINE f32x16 min(f32x16 a, f32x16 b) { return _mm512_min_ps(a, b); }
-OCTAVO_INLINE f32x16 abs(f32x16 x) { return _mm512_abs_ps(x); }
+OCTAVO_INLINE void store(int32_t* p, i32x16 x) {
+    _mm512_storeu_si512(p, x.v);
+}
+
+OCTAVO_INLINE void store(uint8_t* p, bytes64 x) {
+    _mm512_storeu_si512(p, x.v);
+}
+
+OCTAVO_INLINE f32x16 zeros() {
+    return _mm512_setzero_ps();
+}
+
+OCTAVO_INLINE f32x16 splat(float x) {
+    return _mm512_set1_ps(x);
+}
+
+OCTAVO_INLINE i32x16 splat(int32_t x) {
+    return {_mm512_set1_epi32(x)};
+}
+
+OCTAVO_INLINE i32x16 operator+(i32x16 a, i32x16 b) {
+    return {_mm512_add_epi32(a.v, b.v)};
+}
+
+OCTAVO_INLINE i32x16 operator-(i32x16 a, i32x16 b) {
+    return {_mm512_sub_epi32(a.v, b.v)};
+}
+
+OCTAVO_INLINE i32x16 operator*(i32x16 a, i32x16 b) {
+    return {_mm512_mullo_epi32(a.v, b.v)};
+}
+
+OCTAVO_INLINE i32x16 operator&(i32x16 a, i32x16 b) {
+    return {_mm512_and_si512(a.v, b.v)};
+}
+
+OCTAVO_INLINE i32x16 operator|(i32x16 a, i32x16 b) {
+    return {_mm512_or_si512(a.v, b.v)};
+}
+
+OCTAVO_INLINE i32x16 shift_right(i32x16 x, int n) {
+    return {_mm512_srl_epi32(x.v, _mm_cvtsi32_si128(n))};
+}
+
+OCTAVO_INLINE i32x16 shift_left(i32x16 x, int n) {
+    return {_mm512_sll_epi32(x.v, _mm_cvtsi32_si128(n))};
+}
+
+OCTAVO_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+OCTAVO_INLINE f32x16 max(f32x16 a, f32x16 b) {
+    return _mm512_max_ps(a, b);
+}
+
+OCTAVO_INLINE f32x16 min(f32x16 a, f32x16 b) {
+    return _mm512_min_ps(a, b);
+}
+
+OCTAVO_INLINE f32x16 abs(f32x16 x) {
+    return _mm512_abs_ps(x);
+}
 
 // 2^(x - n) by a polynomial (minimax, degree 6, on [-0.5, 0.5]), times 2^n.
 OCTAVO_INLINE f32x16 exp2(f32x16 x) {
@@ -66,10 +121,17 @@ OCTAVO_INLINE float reduce_add(f32x16 x) {
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
 }
 
-OCTAVO_INLINE float reduce_max(f32x16 x) { return _mm512_reduce_max_ps(x); }
+OCTAVO_INLINE float reduce_max(f32x16 x) {
+    return _mm512_reduce_max_ps(x);
+}
 
-OCTAVO_INLINE f32x16 to_f32(i32x16 x) { return _mm512_cvtepi32_ps(x.v); }
-OCTAVO_INLINE i32x16 to_i32(f32x16 x) { return {_mm512_cvtps_epi32(x)}; }
+OCTAVO_INLINE f32x16 to_f32(i32x16 x) {
+    return _mm512_cvtepi32_ps(x.v);
+}
+
+OCTAVO_INLINE i32x16 to_i32(f32x16 x) {
+    return {_mm512_cvtps_epi32(x)};
+}
 
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -102,10 +164,21 @@ OCTAVO_INLINE void store_i8(int8_t* p, i32x16 x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v));
 }
 
-OCTAVO_INLINE bytes64 splat_byte(uint8_t x) { return {_mm512_set1_epi8(static_cast<char>(x))}; }
-OCTAVO_INLINE bytes64 operator&(bytes64 a, bytes64 b) { return {_mm512_and_si512(a.v, b.v)}; }
-OCTAVO_INLINE bytes64 operator-(bytes64 a, bytes64 b) { return {_mm512_sub_epi8(a.v, b.v)}; }
-OCTAVO_INLINE bytes64 operator|(bytes64 a, bytes64 b) { return {_mm512_or_si512(a.v, b.v)}; }
+OCTAVO_INLINE bytes64 splat_byte(uint8_t x) {
+    return {_mm512_set1_epi8(static_cast<char>(x))};
+}
+
+OCTAVO_INLINE bytes64 operator&(bytes64 a, bytes64 b) {
+    return {_mm512_and_si512(a.v, b.v)};
+}
+
+OCTAVO_INLINE bytes64 operator-(bytes64 a, bytes64 b) {
+    return {_mm512_sub_epi8(a.v, b.v)};
+}
+
+OCTAVO_INLINE bytes64 operator|(bytes64 a, bytes64 b) {
+    return {_mm512_or_si512(a.v, b.v)};
+}
 
 template <int N>
 OCTAVO_INLINE bytes64 shift_right(bytes64 x) {
@@ -129,7 +202,9 @@ OCTAVO_INLINE bytes64 splat4(const int8_t* p) {
     return {_mm512_set1_epi32(four)};
 }
 
-OCTAVO_INLINE bytes64 load_pairs(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
+OCTAVO_INLINE bytes64 load_pairs(const uint16_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
 
 OCTAVO_INLINE bytes64 splat_pair(const uint16_t* p) {
     int32_t pair;
@@ -138,7 +213,9 @@ OCTAVO_INLINE bytes64 splat_pair(const uint16_t* p) {
 }
 
 #if defined(__AVX512VNNI__)
-OCTAVO_INLINE i32x16 dot4(i32x16 acc, bytes64 u, bytes64 s) { return {_mm512_dpbusd_epi32(acc.v, u.v, s.v)}; }
+OCTAVO_INLINE i32x16 dot4(i32x16 acc, bytes64 u, bytes64 s) {
+    return {_mm512_dpbusd_epi32(acc.v, u.v, s.v)};
+}
 #else
 // Even and odd bytes apart, as 16 bit: sums of two products of 8 bits fit 32 bits and never saturate.
 OCTAVO_INLINE i32x16 dot4(i32x16 acc, bytes64 u, bytes64 s) {
@@ -149,7 +226,9 @@ OCTAVO_INLINE i32x16 dot4(i32x16 acc, bytes64 u, bytes64 s) {
 }
 #endif
 
-OCTAVO_INLINE f32x16 first_of_pairs(bytes64 x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16)); }
+OCTAVO_INLINE f32x16 first_of_pairs(bytes64 x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16));
+}
 
 OCTAVO_INLINE f32x16 second_of_pairs(bytes64 x) {
     return _mm512_castsi512_ps(_mm512_and_si512(x.v, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
@@ -169,8 +248,17 @@ OCTAVO_INLINE f32x16 dot_pairs(f32x16 acc, bytes64 a, bytes64 b) {
 OCTAVO_INLINE lanes first_lanes(int n) {
     return static_cast<__mmask16>(n >= 16 ? 0xffff : (1u << n) - 1);
 }
-OCTAVO_INLINE lanes greater(f32x16 a, f32x16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
-OCTAVO_INLINE f32x16 select(lanes mask, f32x16 a, f32x16 b) { return _mm512_mask_mov_ps(b, mask, a); }
-OCTAVO_INLINE i32x16 select(lanes mask, i32x16 a, i32x16 b) { return {_mm512_mask_mov_epi32(b.v, mask, a.v)}; }
+
+OCTAVO_INLINE lanes greater(f32x16 a, f32x16 b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
+
+OCTAVO_INLINE f32x16 select(lanes mask, f32x16 a, f32x16 b) {
+    return _mm512_mask_mov_ps(b, mask, a);
+}
+
+OCTAVO_INLINE i32x16 select(lanes mask, i32x16 a, i32x16 b) {
+    return {_mm512_mask_mov_epi32(b.v, mask, a.v)};
+}
 
 }  // namespace octavo::OCTAVO_ISA

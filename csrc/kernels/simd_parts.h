@@ -283,8 +283,13 @@ OCTAVO_INLINE Bytes shift_left(Bytes x) {
     return as<Bytes>(as<Halfwords>(x) << N);
 }
 
-OCTAVO_INLINE Floats first_of_pairs(Bytes x) { return as<Floats>(as<Words>(x) << 16); }
-OCTAVO_INLINE Floats second_of_pairs(Bytes x) { return as<Floats>(as<Words>(x) & 0xffff0000u); }
+OCTAVO_INLINE Floats first_of_pairs(Bytes x) {
+    return as<Floats>(as<Words>(x) << 16);
+}
+
+OCTAVO_INLINE Floats second_of_pairs(Bytes x) {
+    return as<Floats>(as<Words>(x) & 0xffff0000u);
+}
 
 OCTAVO_INLINE Floats dot_pairs(Floats acc, Bytes a, Bytes b) {
     acc = fma(first_of_pairs(a), first_of_pairs(b), acc);

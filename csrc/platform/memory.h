@@ -18,6 +18,7 @@ class Memory {
     Memory& operator=(const Memory&) = delete;
 
     uint8_t* data() const { return data_; }
+
     size_t size() const { return size_; }
 
   private:

@@ -15,16 +15,19 @@ class Barrier {
     virtual void wait(int thread) = 0;
 };
 
-// A thread's part in a job, as kernels see it. Kernels divide their work by `index` and `count`, and what they
-// compute must not depend on either.
+// A thread's part in a job, as kernels see it. Kernels divide their work by `index` and `count`, and what
+// they compute must not depend on either.
 struct Worker {
-    int index;              // 0 .. count - 1; 0 is the calling thread
+    int index;  // 0 .. count - 1; 0 is the calling thread
     int count;
     Barrier* barrier;
-    uint8_t* scratch;       // this thread's own memory, a multiple of 64; its content does not survive a kernel
+    uint8_t* scratch;  // this thread's own memory, a multiple of 64; its content does not survive a kernel
     size_t scratch_bytes;
 
-    void wait() { if (count > 1) barrier->wait(index); }
+    void wait() {
+        if (count > 1)
+            barrier->wait(index);
+    }
 };
 
 // A range of [0, total) for this thread: contiguous, as equal as possible, the same every time.

@@ -3,9 +3,9 @@
 #include <stdexcept>
 #include <string>
 
-#define OCTAVO_DECLARE(isa)           \
-    namespace octavo::isa {           \
-    extern const Kernels KERNELS;     \
+#define OCTAVO_DECLARE(isa)       \
+    namespace octavo::isa {       \
+    extern const Kernels KERNELS; \
     }
 
 #ifdef OCTAVO_HAS_portable
@@ -28,7 +28,8 @@ namespace octavo {
 
 namespace {
 
-constexpr size_t SCRATCH_BYTES = 8 << 20;  // a panel of the widest input, unpacked, and tiles; touched only as needed
+constexpr size_t SCRATCH_BYTES =
+    8 << 20;  // a panel of the widest input, unpacked, and tiles; touched only as needed
 
 }  // namespace
 

@@ -11,7 +11,8 @@ namespace octavo {
 const Kernels* kernels_for(InstructionSet set);
 
 struct Engine {
-    Engine(InstructionSet set, int num_threads);  // throws std::runtime_error when this machine cannot run `set`
+    Engine(InstructionSet set,
+           int num_threads);  // throws std::runtime_error when this machine cannot run `set`
 
     InstructionSet instruction_set;
     const Kernels* kernels;

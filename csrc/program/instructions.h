@@ -1,7 +1,8 @@
 // What a program is made of: one record for each kernel call. Plain data; kernels read it, nothing here runs.
 //
-// Numbers between instructions are float32 in buffers [rows, columns], one row for each token of the step. Where
-// a buffer lies depends on how many rows the step has, so instructions name buffers and a `Step` finds them.
+// Numbers between instructions are float32 in buffers [rows, columns], one row for each token of the step.
+// Where a buffer lies depends on how many rows the step has, so instructions name buffers and a `Step` finds
+// them.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ struct PackedMatrix {
     Format format;
     int64_t n, k;
     const uint8_t* data;
-    int64_t panel_stride;  // bytes from one panel to the next; more than a panel's size where two matrices alternate
+    int64_t panel_stride;  // bytes from one panel to the next; more than a panel's size where two matrices
+                           // alternate
     const float* bias;     // [n], or null
 };
 
@@ -39,7 +41,8 @@ struct Embedding {
     View out;
 };
 
-// out[t] = cos of every angle, then sin of every angle, times `magnitude`; angle i is positions[t] * frequencies[i].
+// out[t] = cos of every angle, then sin of every angle, times `magnitude`; angle i is positions[t] *
+// frequencies[i].
 struct RopeAngles {
     std::vector<float> frequencies;
     float magnitude;
@@ -89,9 +92,11 @@ struct Rope {
 
 enum class KVType { bf16, f32, fp8_e4m3 };
 
-// One layer's KV cache. Block b, KV head h begins at data + (b * num_kv_heads + h) * page_bytes, with K then V:
-//   K  [block_size / 16][head_size / 2][16 tokens][2]  bf16, fp8_e4m3   [block_size / 16][head_size][16 tokens]  f32
-//   V  [block_size / 2][head_size][2 tokens]           bf16, fp8_e4m3   [block_size][head_size]                  f32
+// One layer's KV cache. Block b, KV head h begins at data + (b * num_kv_heads + h) * page_bytes, with K then
+// V:
+//   K  [block_size / 16][head_size / 2][16 tokens][2]  bf16, fp8_e4m3   [block_size / 16][head_size][16
+//   tokens]  f32 V  [block_size / 2][head_size][2 tokens]           bf16, fp8_e4m3   [block_size][head_size]
+//   f32
 // and for fp8_e4m3 then the scales, float32: of K [block_size], of V [block_size]; a number is scale * fp8.
 struct KVCache {
     KVType type;
@@ -101,8 +106,8 @@ struct KVCache {
     int num_kv_heads, head_size;
 };
 
-// Put this step's k and v into the cache, at the step's slots; and q, times `scale`, where Attention finds it. Both
-// q and k are turned first unless style is none.
+// Put this step's k and v into the cache, at the step's slots; and q, times `scale`, where Attention finds
+// it. Both q and k are turned first unless style is none.
 struct AttentionInputs {
     View q, k, v, angles;
     RopeStyle style;
@@ -110,8 +115,8 @@ struct AttentionInputs {
     int num_heads;
     float scale;
     KVCache cache;
-    int group;       // which of the step's attention groups
-    View out;  // [T, num_heads * head_size]: turned and scaled q, still float32
+    int group;  // which of the step's attention groups
+    View out;   // [T, num_heads * head_size]: turned and scaled q, still float32
 };
 
 // Each token attends to its request's tokens in the cache, up to itself if causal, otherwise to all of them.
@@ -127,7 +132,8 @@ struct Attention {
     View out;            // [T, num_heads * head_size]
 };
 
-using Instruction = std::variant<Embedding, RopeAngles, RmsNorm, Linear, SiluAndMul, Rope, AttentionInputs, Attention>;
+using Instruction =
+    std::variant<Embedding, RopeAngles, RmsNorm, Linear, SiluAndMul, Rope, AttentionInputs, Attention>;
 
 // How a step's tokens lie in the blocks of one KV cache group. Arrays belong to the caller.
 struct AttentionGroup {
@@ -147,11 +153,12 @@ struct Buffer {
 // What changes from step to step.
 struct Step {
     int64_t num_tokens;
-    const int32_t* token_ids;   // [T]
-    const int64_t* positions;   // [T]
+    const int32_t* token_ids;  // [T]
+    const int64_t* positions;  // [T]
     std::vector<AttentionGroup> groups;
     std::vector<Buffer> buffers;
-    uint8_t* shared_scratch;    // seen by all threads, a multiple of 64; its content does not survive an instruction
+    uint8_t*
+        shared_scratch;  // seen by all threads, a multiple of 64; its content does not survive an instruction
     int64_t shared_scratch_bytes;
 
     float* row(const View& view, int64_t t) const {

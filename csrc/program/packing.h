@@ -8,10 +8,12 @@
 namespace octavo {
 
 // Bytes of a row of `k` elements in a file. `k` must be a multiple of the format's block.
-constexpr int64_t file_row_bytes(Format format, int64_t k) { return k / info(format).block * info(format).block_bytes; }
+constexpr int64_t file_row_bytes(Format format, int64_t k) {
+    return k / info(format).block * info(format).block_bytes;
+}
 
-// Pack panels `first` up to `last` of the matrix [n, k] at `rows` (rows of file_row_bytes) to `panels`, where panel
-// p begins at p * panel_stride. Rows past n are zeros: quants are info(format).zero, scales are 0.
+// Pack panels `first` up to `last` of the matrix [n, k] at `rows` (rows of file_row_bytes) to `panels`, where
+// panel p begins at p * panel_stride. Rows past n are zeros: quants are info(format).zero, scales are 0.
 void pack_panels(Format format, const uint8_t* rows, int64_t n, int64_t k, int64_t first, int64_t last,
                  uint8_t* panels, int64_t panel_stride);
 

@@ -109,6 +109,20 @@ class HeaderReader:
             self.position += length
             yield start, self.position
 
+    def skip_strings(self, count: int, what: str) -> None:
+        """Go past the next `count` strings."""
+        buffer, position, read_length = self.file.buffer, self.position, _U64.unpack_from
+        try:
+            for _ in range(count):  # a vocabulary, and the merges that come with it, are passed at every start
+                position += _U64.size + read_length(buffer, position)[0]
+        except (struct.error, OverflowError):  # too far, or farther than an index can say
+            position = self._end + 1
+        if position <= self._end:
+            self.position = position
+            return
+        for _ in self.string_spans(count, what):  # finds the string that does not fit, and says so
+            pass
+
     def _beyond_end(self, num_bytes: int, what: str) -> WeightError:
         if num_bytes <= self.file.size - self.position:
             return self.file.error(f"{what} ends beyond the {MAX_HEADER_BYTES} bytes that a header may take")
@@ -174,8 +188,7 @@ def _read_value(reader: HeaderReader, what: str) -> Value | _UnreadArray:
 def _skip_array(reader: HeaderReader, what: str, depth: int = 1) -> None:
     element_type, count = _array_start(reader, what, depth)
     if element_type == _STRING:
-        for _ in reader.string_spans(count, what):
-            pass
+        reader.skip_strings(count, what)
     elif element_type == _ARRAY:
         for _ in range(count):
             _skip_array(reader, what, depth + 1)

@@ -108,3 +108,21 @@ class MappedFile:
             )
         data = np.frombuffer(self.buffer, np.uint8)[start : start + num_bytes]
         return Weight(entry.name, entry.shape, entry.format, data.reshape(num_rows, row_bytes))
+
+
+def release_pages(data: np.ndarray) -> None:
+    """Take the pages of a mapped file that lie under `data` out of this process's memory, for now.
+
+    They stay in the system's cache of files, and come back when `data` is read again. Does nothing where `data`
+    is not a view of a mapped file, or where the system cannot do it.
+    """
+    owner: object = data
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < end:
+        owner.madvise(mmap.MADV_DONTNEED, first, end - first)

@@ -52,12 +52,12 @@ class InputBatch:
         rows = np.fromiter((self.row_of[req_id] for req_id in scheduled), np.int32, len(scheduled))
         counts = np.fromiter(scheduled.values(), np.int64, len(scheduled))
         query_start_loc = np.zeros(len(rows) + 1, np.int32)  # [n + 1]
-        np.cumsum(counts, out=query_start_loc[1:])
+        counts.cumsum(out=query_start_loc[1:])
         computed = self.num_computed_tokens[rows]  # [n]
-        token_rows = np.repeat(rows, counts)  # [T]
-        positions = np.arange(len(token_rows)) + np.repeat(computed - query_start_loc[:-1], counts)  # [T]
+        token_rows = rows.repeat(counts)  # [T]
+        positions = np.arange(len(token_rows)) + (computed - query_start_loc[:-1]).repeat(counts)  # [T]
         seq_lens = computed + counts  # [n]
-        sampled_index = np.flatnonzero(seq_lens == self.num_tokens[rows])  # [L]
+        (sampled_index,) = (seq_lens == self.num_tokens[rows]).nonzero()  # [L]
         self.num_computed_tokens[rows] = seq_lens
         attention = tuple(
             CommonAttentionMetadata(

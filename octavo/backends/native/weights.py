@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from octavo.backends.native.library import load_library
 from octavo.backends.native.operations import Linear, Recording
+from octavo.weights.mapped_file import release_pages
 from octavo.weights.weight import Weight
 
 PANEL = 16  # outputs of a matrix that are packed together
@@ -106,4 +107,5 @@ class PackedWeights:
                     placement.offset,
                     placement.panel_stride,
                 )
+                release_pages(weight.data)  # the packed copy takes their place
                 bar.update(weight.nbytes)
