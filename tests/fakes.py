@@ -56,7 +56,8 @@ def make_kv_config(num_blocks: int, block_size: int = 4, num_groups: int = 1) ->
     """A cache of `num_blocks` blocks, the null block included, for `num_groups` groups of one layer each."""
     groups = tuple(
         KVCacheGroup(
-            FullAttentionSpec(block_size, num_kv_heads=1, head_size=1 + group, head_bytes=8 * (1 + group)), (group,)
+            FullAttentionSpec(block_size, num_kv_heads=1, head_size=1 + group, head_bytes=8 * (1 + group)),
+            (group,),
         )
         for group in range(num_groups)
     )

@@ -54,6 +54,7 @@ class Batch:
     positions: np.ndarray  # [T] int64
     logits_indices: np.ndarray  # [L] int64: tokens whose logits are wanted, in request order
     sampled_index: np.ndarray  # [L] int64: which of the n requests each row of logits belongs to
+    sampled_rows: np.ndarray  # [L] int32: the worker's row of that request
     attention: tuple[CommonAttentionMetadata, ...]  # [G]
 
     @property

@@ -113,8 +113,8 @@ class MappedFile:
 def release_pages(data: np.ndarray) -> None:
     """Take the pages of a mapped file that lie under `data` out of this process's memory, for now.
 
-    They stay in the system's cache of files, and come back when `data` is read again. Does nothing where `data`
-    is not a view of a mapped file, or where the system cannot do it.
+    They stay in the system's cache of files, and come back when `data` is read again. Does nothing where
+    `data` is not a view of a mapped file, or where the system cannot do it.
     """
     owner: object = data
     while isinstance(owner, np.ndarray | memoryview):

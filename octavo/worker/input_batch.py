@@ -78,18 +78,19 @@ class InputBatch:
             positions=positions,
             logits_indices=query_start_loc[1:][sampled_index].astype(np.int64) - 1,
             sampled_index=sampled_index,
+            sampled_rows=rows[sampled_index],
             attention=attention,
         )
 
     def get_sampling_metadata(self, batch: Batch) -> SamplingMetadata:
         """How the rows that have logits in `batch` sample."""
-        rows = batch.rows[batch.sampled_index]
+        rows = batch.sampled_rows
         return self.sampling.get_metadata(rows, self.num_tokens[rows])
 
     def append_sampled(self, batch: Batch, sampled: SamplerOutput) -> None:
         """Write the sampled tokens into their rows. (A request without a usable token is about to end.)"""
         valid = sampled.sampled_token_ids != INVALID_TOKEN_ID
-        rows = batch.rows[batch.sampled_index][valid]
+        rows = batch.sampled_rows[valid]
         # A request whose last token fills the row ends with it, so there is always room for one more.
         self.token_ids[rows, self.num_tokens[rows]] = sampled.sampled_token_ids[valid]
         self.num_tokens[rows] += 1

@@ -63,6 +63,7 @@ def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_siz
         positions=metadata.positions,
         logits_indices=np.arange(num_tokens.sum()),
         sampled_index=np.repeat(np.arange(len(chosen)), num_tokens),
+        sampled_rows=np.repeat(np.array(list(counts), np.int32), num_tokens),
         attention=(metadata,),
     )
 

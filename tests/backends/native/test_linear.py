@@ -1,5 +1,6 @@
-"""Linear maps in every format, against products in float64, and against themselves: the same row must be the same
-bits whatever rows are beside it and however many threads there are."""
+"""Linear maps in every format, against products in float64, and against themselves: the same row must be the
+same bits whatever rows are beside it and however many threads there are.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def compile_linear(engine: Any, *weights: Weight) -> Program:
 
 
 def largest_error(format_name: str, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """What rounding may cost each output: of the activations, then of sums in float32 (1e-5 of their terms)."""
+    """What rounding may cost each output: of the activations, then of sums in float32 (1e-5 of their
+    terms).
+    """
     magnitude = np.abs(x) @ np.abs(weights).T
     if format_name == "BF16":
         return magnitude * 2**-8
