@@ -38,8 +38,8 @@ OCTAVO_INLINE uint16_t fp8_to_bf16(uint8_t x) {
                        UNIT = (127 - 9) << 7;  // UNIT: 2^-9, of subnormals
     const uint16_t magnitude = x & 0x7f;
     const uint16_t one = magnitude == 0 ? 0 : UNIT;  // of 1 bit, as the subnormals that follow of 2 and of 3
-    const uint16_t two = UNIT + (1 << 7) + ((magnitude - 2) << 6);
-    const uint16_t three = UNIT + (2 << 7) + ((magnitude - 4) << 5);
+    const uint16_t two = UNIT + (1 << 7) + (magnitude - 2) * 64;
+    const uint16_t three = UNIT + (2 << 7) + (magnitude - 4) * 32;
     uint16_t bits = BIAS + (magnitude << 4);
     bits = magnitude < 8 ? three : bits;
     bits = magnitude < 4 ? two : bits;
