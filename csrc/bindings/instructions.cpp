@@ -17,6 +17,9 @@ namespace {
 
 constexpr int MAX_GROUPS = 1 << 10;
 
+// Query heads of one KV head: what each thread's scratch memory has room for.
+constexpr int MOST_SHARING = 1 << 10;
+
 RopeStyle rope_style_named(const std::string& name) {
     if (name == "none") {
         return RopeStyle::none;
@@ -52,6 +55,8 @@ int num_query_heads(const View& q, const KVCache& cache) {
     const int num_heads = q.num_columns / cache.head_size;
     require(num_heads % cache.num_kv_heads == 0, "q has ", num_heads, " heads, which cannot share the ",
             cache.num_kv_heads, " of the cache evenly");
+    require(num_heads / cache.num_kv_heads <= MOST_SHARING, "q has ", num_heads, " heads for ",
+            cache.num_kv_heads, " KV heads; at most ", MOST_SHARING, " may share one");
     return num_heads;
 }
 

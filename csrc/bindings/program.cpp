@@ -21,6 +21,7 @@ namespace octavo {
 namespace {
 
 constexpr int64_t MOST = (int64_t{1} << 31) - 1;  // of anything: what an int holds
+constexpr int64_t MOST_INPUTS = 1 << 15;          // of a matrix: what each thread's scratch memory has room for
 
 nb::tuple format_names() {
     nb::list names;
@@ -35,8 +36,8 @@ void make_matrix(OwnedMatrix* self, nb::object memory, int64_t offset, const std
     const Memory& arena = nb::cast<const Memory&>(memory);
     PackedMatrix matrix{format_named(format), n, k, nullptr, panel_stride, nullptr};
     const int block = info(matrix.format).block;
-    require(0 < n && n <= MOST && 0 < k && k <= MOST && k % block == 0, "the matrix is ", n, " x ", k,
-            "; both must be positive, and the second a multiple of ", block);
+    require(0 < n && n <= MOST && 0 < k && k <= MOST_INPUTS && k % block == 0, "the matrix is ", n, " x ", k,
+            "; both must be positive, and the second a multiple of ", block, ", at most ", MOST_INPUTS);
     const int64_t num_panels = round_up(n, PANEL) / PANEL,
                   panel_bytes = panel_layout(matrix.format, k).num_bytes;
     const int64_t num_bytes = static_cast<int64_t>(arena.size());

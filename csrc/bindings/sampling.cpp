@@ -74,7 +74,8 @@ void check_values(const SampleArguments& a) {
         require(temperature == 0 || (temperature > 0 && std::isnormal(temperature)), "temperature holds ",
                 temperature, "; it must be 0, or positive and not too small to divide by");
         require(a.top_k[row] >= 0, "top_k holds ", a.top_k[row], "; the least is 0, for all tokens");
-        require(0 < top_p && top_p <= 1, "top_p holds ", top_p, "; it must be above 0 and at most 1");
+        // 0 is what a float32 makes of a very small one: the likeliest token is left.
+        require(0 <= top_p && top_p <= 1, "top_p holds ", top_p, "; it must be from 0 to 1");
         require(0 <= min_p && min_p <= 1, "min_p holds ", min_p, "; it must be from 0 to 1");
     }
 }

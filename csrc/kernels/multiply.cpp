@@ -106,7 +106,8 @@ void multiply_many(const Unit& unit, const Activations& x, int64_t begin, int64_
 template <Format F>
 void multiply_quants(const Unit& unit, const Activations& x, int64_t begin, int64_t end, Context& context,
                      TileSink& sink) {
-    if (end - begin <= DIRECT_ROWS) {
+    // The last rows of a long step may be few, and lie in tiles all the same.
+    if (end - begin <= DIRECT_ROWS && !x.quants_tiled) {
         multiply_few<F>(unit, x, begin, end, sink);
     } else {
         multiply_many<F>(unit, x, begin, end, context, sink);

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -52,6 +53,9 @@ uint8_t* map_aligned(size_t num_bytes) {
 }  // namespace
 
 Memory::Memory(size_t num_bytes) : size_(num_bytes) {
+    if (num_bytes > PTRDIFF_MAX - 2 * HUGE_PAGE) {
+        throw std::bad_alloc();
+    }
     if (is_large(num_bytes)) {
         data_ = map_aligned(mapped_bytes(num_bytes));
 #if defined(MADV_HUGEPAGE)

@@ -39,6 +39,8 @@ class Crew {
     void run(const Job& job);
 
   private:
+    int num_processors() const { return static_cast<int>(processors_.size()); }
+
     void work(int index);
     void take_part(int index) noexcept;
     void leave_pinned_processors() const;
@@ -49,7 +51,9 @@ class Crew {
     const std::vector<Memory>& scratch_;
     const std::vector<int> processors_ = allowed_processors();
     // More threads than processors: one that spins keeps another from its work.
-    const bool crowded_ = num_threads_ > static_cast<int>(processors_.size());
+    const bool crowded_ = num_threads_ > num_processors();
+    // With fewer, another engine may have taken the same processors, and the system knows better which are free.
+    const bool pinned_ = num_threads_ == num_processors();
     DisseminationBarrier barrier_;
     Bell bell_;
     const Job* job_ = nullptr;  // null: go home
@@ -78,7 +82,7 @@ void Crew::dismiss() {
 }
 
 void Crew::work(int index) {
-    if (!crowded_) {
+    if (pinned_) {
         pin_to(processors_[index]);
     }
     for (uint32_t heard = 0;;) {
@@ -108,7 +112,7 @@ void Crew::leave_pinned_processors() const {
 
 void Crew::run(const Job& job) {
     const std::lock_guard<std::mutex> lock(running_);
-    if (!crowded_) {
+    if (pinned_) {
         leave_pinned_processors();
     }
     job_ = &job;

@@ -29,7 +29,7 @@ namespace octavo {
 namespace {
 
 constexpr size_t SCRATCH_BYTES =
-    8 << 20;  // a panel of the widest input, unpacked, and tiles; touched only as needed
+    16 << 20;  // a panel of the widest input, unpacked, and tiles; touched only as needed
 
 }  // namespace
 

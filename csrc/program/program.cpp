@@ -58,14 +58,22 @@ struct ScratchBytes {
 }  // namespace
 
 int Program::add_input(int num_columns) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     plan_.push_back({0, num_inputs_++, num_columns});
     return num_buffers() - 1;
 }
 
 int Program::add_buffer(int64_t offset, int num_columns) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     plan_.push_back({offset, -1, num_columns});
     arena_columns_ = std::max(arena_columns_, offset + round_up(num_columns, ARENA_ALIGNMENT));
     return num_buffers() - 1;
+}
+
+void Program::add(Instruction instruction) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    instructions_.push_back(std::move(instruction));
+    scratch_tokens_ = 0;  // it may want more than those before it
 }
 
 Buffer Program::find(int buffer, const Memory& arena, int64_t num_tokens) const {

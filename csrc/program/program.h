@@ -40,7 +40,7 @@ class Program {
     int add_buffer(int64_t offset, int num_columns);
 
     // The instruction's views, and what it points to, must be valid: `run` checks nothing.
-    void add(Instruction instruction) { instructions_.push_back(std::move(instruction)); }
+    void add(Instruction instruction);
 
     int num_buffers() const { return static_cast<int>(plan_.size()); }
 

@@ -57,9 +57,10 @@ def fuse_gates(recording: Recording) -> Recording:
     changes: dict[Operation, Operation | None] = {}
     for linear in _all(Linear, recording):
         readers = uses.readers(linear.out)
-        if len(readers) == 1 and isinstance(readers[0], SiluAndMul) and _is_gate_and_up(linear):
-            changes[linear] = None
-            changes[readers[0]] = replace(linear, out=readers[0].out, gated=True)
+        match readers:
+            case [SiluAndMul() as gate] if gate.x.is_whole and _is_gate_and_up(linear):
+                changes[linear] = None
+                changes[gate] = replace(linear, out=gate.out, gated=True)
     return _rewrite(recording, changes)
 
 

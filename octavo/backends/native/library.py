@@ -31,7 +31,15 @@ def usable_instruction_sets() -> list[str]:
 
 
 def choose_instruction_set(usable: Sequence[str], forced: str | None) -> str:
-    """`forced` (the value of OCTAVO_NATIVE), else the fastest. Raises ConfigError for one not usable."""
+    """`forced` (the value of OCTAVO_NATIVE), else the fastest.
+
+    Raises ConfigError for one not usable, UnsupportedError where none is.
+    """
+    if not usable:
+        raise UnsupportedError(
+            "this build of the native backend has no instruction set that this processor can run; install "
+            "Octavo anew, on this machine"
+        )
     if not forced:
         return usable[-1]
     if forced not in usable:

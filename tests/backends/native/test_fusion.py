@@ -163,10 +163,16 @@ def _has_a_residual(ops: Ops, x: Any) -> Any:
     return ops.silu_and_mul(ops.linear(x, LinearLayer((matrix(), matrix())), residual=double))
 
 
+def _is_read_in_part(ops: Ops, x: Any) -> Any:
+    half, _ = ops.split_heads(ops.linear(x, LinearLayer((matrix(), matrix()))), (1, 1))
+    return ops.silu_and_mul(half)
+
+
 @pytest.mark.parametrize(
     "function",
     [
         _is_read_twice,
+        _is_read_in_part,
         _is_an_output,
         _is_one_weight,
         _has_unequal_sizes,

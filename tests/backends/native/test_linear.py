@@ -89,6 +89,21 @@ def test_a_row_is_the_same_bits_in_any_company(format_name: str, engines: dict[i
         np.testing.assert_array_equal(result, longest[: len(result)])
 
 
+@pytest.mark.parametrize("format_name", ["Q4_0", "Q6_K", "BF16", "F32"])
+def test_the_last_rows_of_a_step_that_is_computed_in_pieces_are_as_the_others(
+    format_name: str, engines: dict[int, Any]
+) -> None:
+    """With so many inputs a piece has 32 rows; 33 to 36 leave a few, 37 some more."""
+    weight = random_weight(format_name, 20, 16384)
+    x = rows(70, weight.shape[1])
+    (longest,) = compile_linear(engines[1], weight).run(70, x=x)
+    for engine in engines.values():
+        program = compile_linear(engine, weight)
+        for num_rows in (1, 33, 36, 37, 65):
+            (y,) = program.run(num_rows, x=x[:num_rows])
+            np.testing.assert_array_equal(y, longest[:num_rows])
+
+
 @pytest.mark.parametrize("num_outputs", [1, 15, 16, 17, 130])
 @pytest.mark.parametrize("num_rows", [1, 20])
 def test_any_number_of_outputs_is_written_and_nothing_else(

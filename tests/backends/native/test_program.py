@@ -12,7 +12,10 @@ import pytest
 from octavo.backends.native.kv_cache import KVCaches, head_bytes
 from octavo.backends.native.library import load_library
 from octavo.backends.native.program import Program, compile_program
+from octavo.backends.native.recorder import record
 from octavo.backends.native.support import FORMATS
+from octavo.backends.native.weights import PackedWeights
+from octavo.cli.bench_weights import random_weight
 from octavo.errors import UnsupportedError
 from octavo.ops import AttentionLayer, Linear, Ops, Rope
 from octavo.types.batch import CommonAttentionMetadata
@@ -319,6 +322,34 @@ def test_instructions_that_do_not_fit_their_buffers_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         add(*bare_program(engine))
+
+
+def test_an_instruction_added_after_a_run_has_the_scratch_memory_it_wants(engine: Any) -> None:
+    weight = random_weight("Q8_0", 32, 2048)
+    layer = Linear((weight,))
+
+    def function(ops: Ops, token_ids: Any, positions: Any, x: Any) -> Any:
+        return ops.linear(x, layer)
+
+    expected = compile_program(engine, function, {"x": 2048})
+    program, new = bare_program(engine)
+    x = random_array(64, 2048)
+    source = (program.add_input("x", 2048), 0, 2048)
+    program.run(64, None, None, [], [x])
+    weights = PackedWeights(engine, [record(function, {"x": 2048})])
+    out = new(32)
+    program.linear(
+        x=source,
+        norm_weight=None,
+        norm_eps=0,
+        parts=[weights.matrix(weight)],
+        gated=False,
+        residual=None,
+        out=out,
+    )
+    program.add_output(out)
+    (y,) = program.run(64, None, None, [], [x])
+    np.testing.assert_array_equal(y, expected.run(64, x=x)[0])
 
 
 @pytest.mark.parametrize(

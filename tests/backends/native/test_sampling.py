@@ -35,7 +35,7 @@ def make_metadata(rng: np.random.Generator, num_rows: int, **fixed: Any) -> Samp
     drawn = {
         "temperature": rng.choice([0.0, 1e-5, 0.3, 1.0, 2.0], num_rows),
         "top_k": rng.choice([0, 0, 1, 2, 40, 1000, 10**9], num_rows),
-        "top_p": rng.choice([1.0, 1.0, 1e-4, 0.5, 0.95, 1 - 2.0**-24], num_rows),
+        "top_p": rng.choice([1.0, 1.0, 0.0, 1e-4, 0.5, 0.95, 1 - 2.0**-24], num_rows),
         "min_p": rng.choice([0.0, 0.0, 1e-30, 0.05, 0.5, 1.0], num_rows),
         "seeds": rng.integers(0, 2**64, num_rows, np.uint64),
         "positions": rng.integers(0, 2**40, num_rows),
@@ -317,7 +317,7 @@ def in_bias(**changed: Any) -> Callable[[SamplingMetadata], SamplingMetadata]:
                 ("temperature", math.nan),
                 ("temperature", INF),
                 ("temperature", 1e-45),
-                ("top_p", 0),
+                ("top_p", -0.5),
                 ("top_p", 1.5),
                 ("top_p", math.nan),
                 ("min_p", -0.5),
