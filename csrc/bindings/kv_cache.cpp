@@ -46,7 +46,7 @@ void make(KVCacheGroup* self, const std::string& type, int num_layers, int64_t n
     require_between("block_size", block_size, 16, MAX_BLOCK_SIZE);
     require_multiple_of_16("block_size", block_size);
     require_between("num_kv_heads", num_kv_heads, 1, 1 << 12);
-    require_between("head_size", head_size, 16, 256);
+    require_between("head_size", head_size, 16, MAX_HEAD_SIZE);
     require_multiple_of_16("head_size", head_size);
     // As floating point first: the bytes may be more than an integer holds.
     const double num_bytes =

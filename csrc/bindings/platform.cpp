@@ -81,10 +81,9 @@ void bind_platform(nb::module_& module) {
 
     nb::class_<Engine>(module, "Engine", "Threads, and the kernels that they run.")
         .def("__init__", make_engine, nb::arg("instruction_set"), nb::arg("num_threads"),
-             "Starts `num_threads` threads, the calling one included. Raises ValueError for an unknown "
-             "instruction "
-             "set or a number of threads that is not from 1 to 1024, RuntimeError where this machine cannot "
-             "run it.")
+             "Starts `num_threads` threads, the calling one included.\n\n"
+             "Raises ValueError for an unknown instruction set or a number of threads that is not from 1 to\n"
+             "1024, RuntimeError where this machine cannot run it.")
         .def_prop_ro(
             "instruction_set", [](const Engine& engine) { return name_of(engine.instruction_set); },
             "The instruction set of its kernels.")
@@ -94,9 +93,9 @@ void bind_platform(nb::module_& module) {
         .def(
             "barrier_ns", [](Engine& engine) { return engine.pool.barrier_ns(); },
             nb::call_guard<nb::gil_scoped_release>(),
-            "Nanoseconds that a barrier of all threads takes, the median of a few milliseconds: the state of "
-            "the "
-            "machine, for benchmarks.");
+            "Nanoseconds that a barrier of all threads takes, the median of a few milliseconds: the state "
+            "of\n"
+            "the machine, for benchmarks.");
 }
 
 }  // namespace octavo

@@ -21,7 +21,7 @@ namespace octavo {
 namespace {
 
 constexpr int64_t MOST = (int64_t{1} << 31) - 1;  // of anything: what an int holds
-constexpr int64_t MOST_INPUTS = 1 << 15;          // of a matrix: what each thread's scratch memory has room for
+constexpr int64_t MOST_INPUTS = 1 << 15;  // of a matrix: what each thread's scratch memory has room for
 
 nb::tuple format_names() {
     nb::list names;

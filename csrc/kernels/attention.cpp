@@ -4,6 +4,7 @@
 #include "kernels/attention_division.h"
 #include "kernels/fp8.h"
 #include "kernels/kv_pages.h"
+#include "kernels/pieces.h"
 
 namespace octavo::OCTAVO_ISA {
 
@@ -11,22 +12,6 @@ namespace {
 
 // Of the shared scratch. With less than it takes, fewer tiles are divided.
 constexpr int64_t MOST_SCRATCH_BYTES = 64 << 20;
-
-// Memory handed out from front to back.
-class Scratch {
-  public:
-    explicit Scratch(uint8_t* data) : next_(data) {}
-
-    template <class T>
-    T* take(int64_t count) {
-        T* data = reinterpret_cast<T*>(next_);
-        next_ += round_up(count * sizeof(T), 64);
-        return data;
-    }
-
-  private:
-    uint8_t* next_;
-};
 
 // What one thread does. Element: how K and V are multiplied; fp8 as bf16.
 template <class Element>
@@ -45,7 +30,7 @@ class AttentionThread {
           part_bytes_(step.shared_scratch_bytes / worker.count / 64 * 64),
           division_(instruction, group_, worker.count, part_bytes_) {
         const int64_t num_rows = Division::tile_tokens(instruction) * rows_per_token_;
-        Scratch scratch(worker.scratch);
+        Pieces scratch(worker.scratch);
         queries_ = scratch.take<Operand>(num_rows * MAX_HEAD_SIZE);
         seen_ = scratch.take<Span>(num_rows);
         records_ = scratch.take<float>(num_rows * record_size_);

@@ -11,8 +11,8 @@
 //   values    sum of weight * v
 //
 // What happens to a row in a chunk is the same sequence of operations, whatever rows it is computed beside.
-// Groups of 16 tokens that it does not see add exact zeros, so they may be computed or not. Hence the same
-// bits.
+// Groups of 16 tokens that it does not see add exact zeros where V is finite, so they may be computed or not.
+// Hence the same bits.
 #pragma once
 
 #include "kernels/kv_pages.h"

@@ -19,7 +19,7 @@ namespace octavo::OCTAVO_ISA {
 
 // Rows of a tile: many uses of K and V of a chunk while they are in the cache, and still so few that the
 // rows' records are in it too. A multiple of MAX_ROWS.
-constexpr int TILE_ROWS = 96;
+constexpr int ATTENTION_TILE_ROWS = 96;
 
 struct Tile {
     int request, kv_head;
@@ -54,7 +54,7 @@ class Division {
     }
 
     static int tile_tokens(const Attention& instruction) {
-        return larger(1, TILE_ROWS / rows_per_token(instruction));
+        return larger(1, ATTENTION_TILE_ROWS / rows_per_token(instruction));
     }
 
     int num_requests() const { return group_.num_reqs; }

@@ -19,8 +19,8 @@ OCTAVO_INLINE uint32_t bits_of(float x) {
 // The nearest fp8, ties to even; numbers too large become the largest, NaN stays NaN.
 OCTAVO_INLINE uint8_t to_fp8(float x) {
     constexpr float SMALLEST_NORMAL = 0x1p-6f;
-    constexpr float SUBNORMAL_UNIT =
-        0x1p14f;                           // the last bit of a float of this size is that of a subnormal fp8
+    // The last bit of a float of this size is that of a subnormal fp8.
+    constexpr float SUBNORMAL_UNIT = 0x1p14f;
     constexpr uint32_t DROPPED_BITS = 20;  // of the mantissa
     constexpr uint32_t BIAS = (127 - 7) << 3;
     const float magnitude = __builtin_fabsf(x) < LARGEST_FP8 ? __builtin_fabsf(x) : LARGEST_FP8;

@@ -6,8 +6,7 @@
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr int GROUP = 16;           // tokens whose K lie side by side, one a lane; a block holds whole groups
-constexpr int MAX_HEAD_SIZE = 256;  // what buffers of a fixed size are made for
+constexpr int GROUP = 16;  // tokens whose K lie side by side, one a lane; a block holds whole groups
 
 constexpr int64_t number_bytes(KVType type) {
     return type == KVType::f32 ? 4 : type == KVType::bf16 ? 2 : 1;

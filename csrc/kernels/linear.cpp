@@ -6,6 +6,7 @@
 
 #include "kernels/multiply.h"
 #include "kernels/multiply_amx.h"
+#include "kernels/pieces.h"
 #include "kernels/rows.h"
 
 namespace octavo::OCTAVO_ISA {
@@ -13,9 +14,6 @@ namespace octavo::OCTAVO_ISA {
 namespace {
 
 constexpr int64_t ROWS_PREPARED_ALONE = 2;
-
-// Of a thread's weights, fetched while the rows are prepared: as far ahead as products fetch for themselves.
-constexpr int64_t FIRST_BYTES = 8192;
 
 // Rows whose activations stay in the second-level cache while all panels pass by.
 constexpr int64_t CACHED_BYTES = 1 << 20;
@@ -31,25 +29,6 @@ struct Kinds {
             numbers |= !reads_quants(format) && format != Format::BF16;
         }
     }
-};
-
-// Hands out pieces of a block of memory; only counts when the block is null.
-class Pieces {
-  public:
-    explicit Pieces(uint8_t* memory) : memory_(memory) {}
-
-    template <class T>
-    T* take(int64_t count) {
-        uint8_t* piece = memory_ + used_;
-        used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-        return reinterpret_cast<T*>(piece);
-    }
-
-    int64_t used() const { return used_; }
-
-  private:
-    uint8_t* memory_;
-    int64_t used_ = 0;
 };
 
 QuantizedRow take_quantized(int64_t rows, int64_t k, Pieces& pieces) {
@@ -243,7 +222,7 @@ class Products {
             ++part;
         }
         const uint8_t* first = parts[part].data + panel * parts[part].panel_stride;
-        for (int64_t i = 0; i < FIRST_BYTES; i += 64) {
+        for (int64_t i = 0; i < PREFETCH_BYTES; i += 64) {
             prefetch(first + i);
         }
     }

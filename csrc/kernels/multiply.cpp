@@ -57,15 +57,15 @@ void multiply_many(const Unit& unit, const Activations& x, int64_t begin, int64_
     for (int p = 0; p < unit.count; ++p) {
         unpack_for_tiles<F>(unit.panels[p], x.k, UnpackedPanel(context.scratch + p * panel_bytes, x.k));
     }
-    Prefetcher prefetcher(unit, (end - begin + AMX_ROWS - 1) / AMX_ROWS);
-    alignas(64) float sums[AMX_ROWS * SUMS_STRIDE];
-    for (int64_t row = begin; row < end; row += AMX_ROWS) {
+    Prefetcher prefetcher(unit, (end - begin + ROW_TILE - 1) / ROW_TILE);
+    alignas(64) float sums[ROW_TILE * SUMS_STRIDE];
+    for (int64_t row = begin; row < end; row += ROW_TILE) {
         for (int p = 0; p < unit.count; ++p) {
             multiply_tiles<Q::SCALES_PER_BLOCK, Q::INFO.has_minimum>(
                 UnpackedPanel(context.scratch + p * panel_bytes, x.k), x.quantized_rows(row), x.k,
                 sums + p * PANEL, SUMS_STRIDE);
         }
-        sink.take(row, static_cast<int>(smaller<int64_t>(AMX_ROWS, end - row)), sums);
+        sink.take(row, static_cast<int>(smaller<int64_t>(ROW_TILE, end - row)), sums);
         prefetcher.fetch();
     }
 }
@@ -87,8 +87,8 @@ void multiply_many(const Unit& unit, const Activations& x, int64_t begin, int64_
     for (int64_t tile = 0; tile < tiles.count; ++tile) {
         const int rows = tiles.rows_of(tile);
         const QuantizedRow first = x.quantized_rows(row);
-        for (int p = 0; p < unit.count;
-             p += 2) {  // of an odd count the last pair's second panel is what was there
+        // Of an odd count the last pair's second panel is what was there.
+        for (int p = 0; p < unit.count; p += 2) {
             const UnpackedPair pair(context.scratch + p / 2 * pair_bytes, x.k);
             with_rows<TILE_ROWS>(rows, [&](auto count) {
                 multiply_unpacked<Q::SCALES_PER_BLOCK, Q::INFO.has_minimum, decltype(count)::VALUE>(
@@ -155,7 +155,7 @@ void multiply_numbers(const Unit& unit, const Activations& x, int64_t begin, int
 void multiply_bf16(const Unit& unit, const Activations& x, int64_t begin, int64_t end, Context& context,
                    TileSink& sink) {
     configure_tiles(64, context);
-    constexpr int ROWS = 2 * AMX_ROWS;
+    constexpr int ROWS = 2 * ROW_TILE;
     const int64_t ahead = end - begin <= ROWS && unit.next_bytes > 0 ? unit.next - unit.panels[0] : 0;
     Prefetcher prefetcher(unit, (end - begin + ROWS - 1) / ROWS);
     alignas(64) float sums[ROWS * SUMS_STRIDE];
@@ -164,7 +164,7 @@ void multiply_bf16(const Unit& unit, const Activations& x, int64_t begin, int64_
         for (int p = 0; p < unit.count; p += 2) {
             const uint8_t* right = unit.panels[smaller(p + 1, unit.count - 1)];
             multiply_bf16_tiles(unit.panels[p], right, x.pairs + row * x.padded_k, x.padded_k,
-                                rows > AMX_ROWS, ahead, sums + p * PANEL, SUMS_STRIDE);
+                                rows > ROW_TILE, ahead, sums + p * PANEL, SUMS_STRIDE);
         }
         sink.take(row, rows, sums);
         if (ahead == 0) {

@@ -12,8 +12,6 @@
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr int AMX_ROWS = 16;
-
 // What the eight tiles are: 0 to 3 sums, 4 and 5 activations, 6 and 7 weights.
 struct alignas(64) TileConfiguration {
     uint8_t palette = 1;
@@ -31,7 +29,7 @@ OCTAVO_INLINE void configure_tiles(int input_bytes, Context& context) {
     TileConfiguration configuration;
     for (int tile = 0; tile < 8; ++tile) {
         configuration.row_bytes[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? input_bytes : 64);
-        configuration.num_rows[tile] = static_cast<uint8_t>(tile >= 6 ? input_bytes / 4 : AMX_ROWS);
+        configuration.num_rows[tile] = static_cast<uint8_t>(tile >= 6 ? input_bytes / 4 : ROW_TILE);
     }
     asm volatile("" ::"m"(configuration));  // GCC 12 takes the next line to read the first 8 bytes only
     _tile_loadconfig(&configuration);
@@ -80,9 +78,9 @@ __attribute__((noinline)) void unpack_for_tiles(const uint8_t* panel, int64_t k,
 // Start the integer product of scale block `i` of a tile of rows, in AMX tiles of SLOT (0 or 1), to `dots`.
 template <int SCALES, bool HAS_MINIMUM, int SLOT>
 OCTAVO_INLINE void issue_tiles(const UnpackedPanel& panel, const QuantizedRow& x, int64_t i,
-                               int32_t (&dots)[AMX_ROWS][PANEL]) {
+                               int32_t (&dots)[ROW_TILE][PANEL]) {
     constexpr int INPUTS = BLOCK / SCALES;
-    const int8_t* values = x.values + i / SCALES * BLOCK * AMX_ROWS + i % SCALES * INPUTS;
+    const int8_t* values = x.values + i / SCALES * BLOCK * ROW_TILE + i % SCALES * INPUTS;
     const uint8_t* quants = panel.quants + i * INPUTS * PANEL;
     if constexpr (SLOT == 0) {
         _tile_loadd(4, values, BLOCK);
@@ -110,42 +108,42 @@ OCTAVO_INLINE void issue_tiles(const UnpackedPanel& panel, const QuantizedRow& x
 // Add the integers of scale block `i` to the sums.
 template <int SCALES, bool HAS_MINIMUM>
 OCTAVO_INLINE void add_dots(const UnpackedPanel& panel, const QuantizedRow& x, int64_t i,
-                            const int32_t (&dots)[AMX_ROWS][PANEL], f32x16 (&sum)[AMX_ROWS]) {
+                            const int32_t (&dots)[ROW_TILE][PANEL], f32x16 (&sum)[ROW_TILE]) {
     const int64_t b = i / SCALES;
-    const float* scales = x.scales + b * AMX_ROWS;
+    const float* scales = x.scales + b * ROW_TILE;
     const f32x16 scale = load(panel.scales + i * PANEL);
     if constexpr (HAS_MINIMUM) {
         const f32x16 minimum = load(panel.minimums + i * PANEL);
-        const float* scaled = x.scaled_sums + b * AMX_ROWS;
-        alignas(64) float scaled_halves[AMX_ROWS];
+        const float* scaled = x.scaled_sums + b * ROW_TILE;
+        alignas(64) float scaled_halves[ROW_TILE];
         if constexpr (SCALES > 1) {
-            store(scaled_halves, load(scales) * to_f32(load(x.half_sums + i * AMX_ROWS)));
+            store(scaled_halves, load(scales) * to_f32(load(x.half_sums + i * ROW_TILE)));
             scaled = scaled_halves;
         }
 #pragma GCC unroll 16
-        for (int r = 0; r < AMX_ROWS; ++r) {
+        for (int r = 0; r < ROW_TILE; ++r) {
             sum[r] = fma(to_f32(load(dots[r])), scale * splat(scales[r]), sum[r]);
             sum[r] = fma(minimum, splat(scaled[r]), sum[r]);
         }
     } else {
 #pragma GCC unroll 16
-        for (int r = 0; r < AMX_ROWS; ++r) {
+        for (int r = 0; r < ROW_TILE; ++r) {
             sum[r] = fma(to_f32(load(dots[r])), scale * splat(scales[r]), sum[r]);
         }
     }
 }
 
-// AMX_ROWS rows, in tiles from `x` on, times an unpacked panel. sums[r * stride] on.
+// ROW_TILE rows, in tiles from `x` on, times an unpacked panel. sums[r * stride] on.
 //
 // A product takes some hundred cycles from its loads to its integers in memory; while one is under way the
 // one before is added to the sums.
 template <int SCALES, bool HAS_MINIMUM>
 __attribute__((noinline)) void multiply_tiles(const UnpackedPanel& panel, const QuantizedRow& x, int64_t k,
                                               float* sums, int stride) {
-    alignas(64) int32_t dots[2][AMX_ROWS][PANEL];
-    f32x16 sum[AMX_ROWS];
+    alignas(64) int32_t dots[2][ROW_TILE][PANEL];
+    f32x16 sum[ROW_TILE];
 #pragma GCC unroll 16
-    for (int r = 0; r < AMX_ROWS; ++r) {
+    for (int r = 0; r < ROW_TILE; ++r) {
         sum[r] = zeros();
     }
     const int64_t count = k / BLOCK * SCALES;
@@ -163,7 +161,7 @@ __attribute__((noinline)) void multiply_tiles(const UnpackedPanel& panel, const 
         add_dots<SCALES, HAS_MINIMUM>(panel, x, i, dots[0], sum);
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < AMX_ROWS; ++r) {
+    for (int r = 0; r < ROW_TILE; ++r) {
         store(sums + r * stride, sum[r]);
     }
 }
@@ -174,8 +172,8 @@ __attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, c
                                                           const uint16_t* x, int64_t padded_k, bool both,
                                                           int64_t ahead, float* sums, int stride) {
     constexpr int INPUTS = 32;
-    constexpr int TILE = AMX_ROWS * INPUTS;
-    const uint16_t* lower = x + AMX_ROWS * padded_k;
+    constexpr int TILE = ROW_TILE * INPUTS;
+    const uint16_t* lower = x + ROW_TILE * padded_k;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -204,8 +202,8 @@ __attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, c
     _tile_stored(0, sums, sums_bytes);
     _tile_stored(1, sums + PANEL, sums_bytes);
     if (both) {
-        _tile_stored(2, sums + AMX_ROWS * stride, sums_bytes);
-        _tile_stored(3, sums + AMX_ROWS * stride + PANEL, sums_bytes);
+        _tile_stored(2, sums + ROW_TILE * stride, sums_bytes);
+        _tile_stored(3, sums + ROW_TILE * stride + PANEL, sums_bytes);
     }
 }
 

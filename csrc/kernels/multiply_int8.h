@@ -6,9 +6,6 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// How far ahead of the quants in use weights are fetched: some hundred cycles at the speed of memory.
-constexpr int64_t PREFETCH_BYTES = 8192;
-
 // ROWS rows times one panel, quants unpacked in registers. sums[r * stride] on.
 template <Format F, int ROWS>
 __attribute__((noinline)) void multiply_direct(const uint8_t* panel, const QuantizedRow& x, int64_t k,

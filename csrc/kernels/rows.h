@@ -12,8 +12,6 @@
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr int LANES = 16;
-
 // The first `count` numbers at p, all lanes' if there are more, and zeros in the rest.
 OCTAVO_INLINE f32x16 load_up_to(int64_t count, const float* p) {
     if (count >= LANES) {

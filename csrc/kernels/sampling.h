@@ -71,9 +71,9 @@ struct SampleArguments {
     const uint32_t* allowed;  // [num_rows, ceil(vocab_size / 32)]; null: everything is
     LogitBias bias;
     Penalties penalties;
-    const int64_t*
-        given_token_ids;  // [num_rows]: nothing is sampled, logprobs of these are reported; null: sample
-    int64_t* token_ids;   // [num_rows], written unless they are given
+    // [num_rows]: nothing is sampled, logprobs of these are reported. Null: sample.
+    const int64_t* given_token_ids;
+    int64_t* token_ids;  // [num_rows], written unless they are given
     LogprobsOutput logprobs;
     SampleScratch scratch;
 };

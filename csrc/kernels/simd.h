@@ -23,9 +23,10 @@
 //   dot_pairs(acc, a, b)   acc + a.first * b.first + a.second * b.second of pairs of bf16, in f32x16
 //   splat4(const int8_t*)  four bytes in all lanes
 //   dot4(acc, u, s)     acc + sum of four products u8 * s8 in each lane, exact
-//   shift_right<n>(bytes64)  shift_left<n>   of 16-bit fields; operators & | and - (bytes);
-//   splat_byte(uint8_t); lookup(table, indices) first_lanes(n)      mask of the first n lanes, of type
-//   `lanes`; greater(a, b) of f32x16 gives one select(mask, a, b)  a where the mask is set
+//   shift_right<n>(bytes64)   shift_left<n>   of 16-bit fields; operators & | and - (of bytes)
+//   splat_byte(uint8_t)   lookup(table, indices)   of a table of 16 bytes
+//   first_lanes(n)      mask of the first n lanes, of type `lanes`; greater(a, b) of f32x16 gives one, too
+//   select(mask, a, b)  a where the mask is set, b elsewhere
 #pragma once
 
 #include <cstddef>
@@ -40,6 +41,8 @@
 #endif
 
 namespace octavo::OCTAVO_ISA {
+
+constexpr int LANES = 16;
 
 template <class T>
 OCTAVO_INLINE T smaller(T a, T b) {

@@ -11,7 +11,6 @@
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr int LANES = 16;
 constexpr int BLOCK = 64;  // tokens: four vectors, whose latencies overlap
 static_assert(CHUNK % BLOCK == 0, "blocks don't cross chunks");
 

@@ -30,8 +30,8 @@ class DisseminationBarrier final : public Barrier {
 
     int num_threads_, num_rounds_, spins_;
     std::unique_ptr<Line[]> passed_;  // [threads]: barriers that the thread itself has come to
-    std::unique_ptr<Line[]>
-        signals_;  // [threads, rounds]: written by the one thread that signals in that round
+    // [threads, rounds]: written by the one thread that signals in that round.
+    std::unique_ptr<Line[]> signals_;
 };
 
 }  // namespace octavo

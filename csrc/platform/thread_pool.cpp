@@ -52,7 +52,7 @@ class Crew {
     const std::vector<int> processors_ = allowed_processors();
     // More threads than processors: one that spins keeps another from its work.
     const bool crowded_ = num_threads_ > num_processors();
-    // With fewer, another engine may have taken the same processors, and the system knows better which are free.
+    // With fewer, another engine may have taken the same ones, and the system knows better which are free.
     const bool pinned_ = num_threads_ == num_processors();
     DisseminationBarrier barrier_;
     Bell bell_;

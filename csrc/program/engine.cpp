@@ -28,8 +28,8 @@ namespace octavo {
 
 namespace {
 
-constexpr size_t SCRATCH_BYTES =
-    16 << 20;  // a panel of the widest input, unpacked, and tiles; touched only as needed
+// Of each thread: a few rows and panels of the most inputs a matrix may have. Touched only as needed.
+constexpr size_t SCRATCH_BYTES = 16 << 20;
 
 }  // namespace
 

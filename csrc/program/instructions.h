@@ -92,12 +92,14 @@ struct Rope {
 
 enum class KVType { bf16, f32, fp8_e4m3 };
 
-// One layer's KV cache. Block b, KV head h begins at data + (b * num_kv_heads + h) * page_bytes, with K then
-// V:
-//   K  [block_size / 16][head_size / 2][16 tokens][2]  bf16, fp8_e4m3   [block_size / 16][head_size][16
-//   tokens]  f32 V  [block_size / 2][head_size][2 tokens]           bf16, fp8_e4m3   [block_size][head_size]
-//   f32
-// and for fp8_e4m3 then the scales, float32: of K [block_size], of V [block_size]; a number is scale * fp8.
+constexpr int MAX_HEAD_SIZE = 256;  // that a cache may have: kernels keep a few heads in fixed buffers
+
+// One layer's KV cache. Block b, KV head h begins at data + (b * num_kv_heads + h) * page_bytes, K before V:
+//
+//   bf16, fp8_e4m3   K [block_size / 16][head_size / 2][16 tokens][2]  V [block_size / 2][head_size][2 tokens]
+//   f32              K [block_size / 16][head_size][16 tokens]         V [block_size][head_size]
+//
+// For fp8_e4m3 the scales follow, float32: of K [block_size], of V [block_size]. A number is scale * fp8.
 struct KVCache {
     KVType type;
     uint8_t* data;
@@ -157,8 +159,8 @@ struct Step {
     const int64_t* positions;  // [T]
     std::vector<AttentionGroup> groups;
     std::vector<Buffer> buffers;
-    uint8_t*
-        shared_scratch;  // seen by all threads, a multiple of 64; its content does not survive an instruction
+    // Seen by all threads, a multiple of 64. Its content does not survive an instruction.
+    uint8_t* shared_scratch;
     int64_t shared_scratch_bytes;
 
     float* row(const View& view, int64_t t) const {

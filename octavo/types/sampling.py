@@ -39,9 +39,8 @@ class LogitBias:
 class Penalties:
     """How much less likely each row makes the tokens it has seen; `[L]` float32."""
 
-    repetition: (
-        np.ndarray
-    )  # > 0: positive logits of tokens in prompt or output are divided by it, others multiplied
+    # > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
+    repetition: np.ndarray
     frequency: np.ndarray  # taken off a logit for each time the token is in the output
     presence: np.ndarray  # taken off the logits of tokens in the output, however often
     prompt: TokenLists

@@ -113,9 +113,8 @@ class HeaderReader:
         """Go past the next `count` strings."""
         buffer, position, read_length = self.file.buffer, self.position, _U64.unpack_from
         try:
-            for _ in range(
-                count
-            ):  # a vocabulary, and the merges that come with it, are passed at every start
+            # A vocabulary, and the merges that come with it, are passed at every start.
+            for _ in range(count):
                 position += _U64.size + read_length(buffer, position)[0]
         except (struct.error, OverflowError):  # too far, or farther than an index can say
             position = self._end + 1
