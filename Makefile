@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 MODEL   = smollm2
-PROMPT  = What is the capital of France?
+PROMPT  = Why is the sky blue?
 ARGS    =
 # Read from the environment, a prompt reaches the program with its quotes as they were typed.
 export MODEL PROMPT
@@ -75,6 +75,8 @@ $(VENV)/.build: $(VENV)/.created pyproject.toml
 
 $(VENV)/.runtime: $(VENV)/.build csrc/CMakeLists.txt $(CPP)
 	@$(call stage,Compiling and installing Octavo,$(INSTALL) .)
+	@$(VENV)/bin/python -c 'import octavo.backends.native._native' 2>/dev/null || \
+	  echo 'There is no C++ compiler here, so models will run slowly. Install one (g++ or clang++), then: make clean' >&2
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.runtime

@@ -50,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "prompt_logprobs": {"backends", "types"},
     "frontend": {"engine.client", "hub", "weights", *BASE},
     "cli": {"frontend", "hub", "worker.memory", "worker.processors", *BASE},
+    "cli.diagnosis": {"cli", "backends.native.library", "hub", *BASE},
     "cli.native_program": {"backends.native", "hub", "models", *BASE},
     "cli.bench": {"cli", "backends.native", *BASE},
     "cli.bench_generation": {"engine", "frontend", *BASE},

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import octavo
+from octavo.backends.native.library import VARIABLE, choose_instruction_set, load_library
 from octavo.cli.machine import Machine
 from octavo.config import DEFAULT_MODEL
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.hub import ALIASES, Alias
 from octavo.hub.cache import alias_folder, cache_folder, cached_file, file_in_the_way
 from octavo.hub.progress import format_size
@@ -49,6 +51,7 @@ def diagnose(machine: Machine) -> list[Finding]:
         *check_cpu(machine),
         check_memory(machine),
         *check_versions(),
+        check_native(),
         check_blas(),
         *check_cache(cache_folder()),
         check_model(ALIASES[DEFAULT_MODEL]),
@@ -118,6 +121,19 @@ def check_dependency(name: str) -> Finding:
         )
         return Finding(name, Level.PROBLEM, reason, f"pip install --force-reinstall {name}")
     return Finding(name, Level.OK, version)
+
+
+def check_native() -> Finding:
+    """Whether the native backend is built, and which of its instruction sets it takes here."""
+    try:
+        usable = load_library().usable_instruction_sets()
+        chosen = choose_instruction_set(usable, os.environ.get(VARIABLE))
+    except UnsupportedError as error:
+        advice = "until then the reference backend runs models, slowly"
+        return Finding("native", Level.WARNING, str(error), advice)
+    except ConfigError as error:
+        return Finding("native", Level.PROBLEM, str(error), f"unset {VARIABLE}, or set it to one of these")
+    return Finding("native", Level.OK, f"{chosen}; {VARIABLE} can force {', '.join(usable)}")
 
 
 def check_blas() -> Finding:

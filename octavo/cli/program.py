@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
 
 EXAMPLES = """\b
 Examples:
-  octavo run smollm2 "What is the capital of France?"
+  octavo run smollm2 "Why is the sky blue?"
   octavo run smollm2 --max-tokens 50 < question.txt > answer.txt
   octavo chat smollm2 --system "You answer in one sentence."
   octavo run path/to/model.gguf --raw "Once upon a time"

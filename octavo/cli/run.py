@@ -44,7 +44,7 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
 
     \b
     Examples:
-      octavo run smollm2 "What is the capital of France?"
+      octavo run smollm2 "Why is the sky blue?"
       octavo run smollm2 --system "Answer in French." "What is 2 + 2?"
       octavo run smollm2 --max-tokens 100 < question.txt > answer.txt
     """

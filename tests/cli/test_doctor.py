@@ -12,6 +12,7 @@ import pytest
 from octavo.cli import diagnosis
 from octavo.cli.diagnosis import Finding, Level
 from octavo.cli.machine import Machine, parse_cpuinfo, parse_sysctl, read_machine
+from octavo.errors import UnsupportedError
 from octavo.hub import ALIASES
 from tests.cli.conftest import Octavo
 
@@ -322,3 +323,24 @@ def test_a_model_that_has_no_program_is_an_error(octavo: Octavo, tmp_path: Path)
     result = octavo("doctor", "--program", str(tmp_path / "none.gguf"))
     assert result.exit_code == 1
     assert "none.gguf" in result.stderr
+
+
+def test_the_native_backend_is_named_with_what_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OCTAVO_NATIVE", raising=False)
+    library = SimpleNamespace(usable_instruction_sets=lambda: ["portable", "avx2"])
+    monkeypatch.setattr(diagnosis, "load_library", lambda: library)
+    expected = Finding("native", Level.OK, "avx2; OCTAVO_NATIVE can force portable, avx2")
+    assert diagnosis.check_native() == expected
+    monkeypatch.setenv("OCTAVO_NATIVE", "nonsense")
+    finding = diagnosis.check_native()
+    assert finding.level is Level.PROBLEM
+    assert "'nonsense'" in finding.text
+
+
+def test_a_native_backend_that_is_not_built_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise UnsupportedError("the native backend is not built here")
+
+    monkeypatch.setattr(diagnosis, "load_library", fail)
+    finding = diagnosis.check_native()
+    assert (finding.level, finding.text) == (Level.WARNING, "the native backend is not built here")

@@ -25,7 +25,7 @@ def test_the_help_names_every_command_and_shows_examples(octavo: Octavo) -> None
         assert f"{entry.section}:" in result.stdout
         assert f"  {name} " in result.stdout
         assert entry.summary in result.stdout
-    assert 'octavo run smollm2 "What is the capital of France?"' in result.stdout
+    assert 'octavo run smollm2 "Why is the sky blue?"' in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["bench"]])
