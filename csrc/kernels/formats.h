@@ -1,7 +1,7 @@
 // How weights lie in memory once they are packed. The bytes are those of the file in another order.
 //
 // A matrix [N, K] (out, in) is cut into panels of 16 outputs, because a vector has 16 lanes and a lane is an
-// output: no kernel ever adds across lanes. The last panel is filled up with zero rows. Within a panel k runs
+// output: no linear map ever adds across lanes. The last panel is filled up with zero rows. Within a panel k runs
 // on, and what 16 outputs need for the next few k lies together.
 //
 //   F32, F16     [K][16]

@@ -152,22 +152,26 @@ void multiply_numbers(const Unit& unit, const Activations& x, int64_t begin, int
 
 #if defined(OCTAVO_ISA_amx)
 
+// With few rows, memory sets the pace, and the first of them fetch the next unit line by line; with many, a share
+// is fetched after each tile.
 void multiply_bf16(const Unit& unit, const Activations& x, int64_t begin, int64_t end, Context& context,
                    TileSink& sink) {
-    configure_tiles(64, context);
     constexpr int ROWS = 2 * ROW_TILE;
-    const int64_t ahead = end - begin <= ROWS && unit.next_bytes > 0 ? unit.next - unit.panels[0] : 0;
+    constexpr int64_t FEW_ROWS = 4 * ROWS;
+    configure_tiles(64, context);
+    const bool few = end - begin <= FEW_ROWS;
     Prefetcher prefetcher(unit, (end - begin + ROWS - 1) / ROWS);
     alignas(64) float sums[ROWS * SUMS_STRIDE];
     for (int64_t row = begin; row < end; row += ROWS) {
         const int rows = static_cast<int>(smaller<int64_t>(ROWS, end - row));
+        const int64_t ahead = few && row == begin && unit.next_bytes > 0 ? unit.next - unit.panels[0] : 0;
         for (int p = 0; p < unit.count; p += 2) {
             const uint8_t* right = unit.panels[smaller(p + 1, unit.count - 1)];
             multiply_bf16_tiles(unit.panels[p], right, x.pairs + row * x.padded_k, x.padded_k,
                                 rows > ROW_TILE, ahead, sums + p * PANEL, SUMS_STRIDE);
         }
         sink.take(row, rows, sums);
-        if (ahead == 0) {
+        if (!few) {
             prefetcher.fetch();
         }
     }
