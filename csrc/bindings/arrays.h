@@ -68,4 +68,24 @@ Array<T, NUM_DIMENSIONS> array_of(nanobind::handle object, const std::string& na
            NUM_DIMENSIONS, NUM_DIMENSIONS == 1 ? " dimension" : " dimensions");
 }
 
+// The numbers of an array of `length`.
+template <class T>
+const T* numbers(nanobind::handle object, const std::string& name, int64_t length) {
+    const auto array = array_of<T, 1>(object, name);
+    require(static_cast<int64_t>(array.shape(0)) == length, name, " has ", array.shape(0),
+            " entries; it must have ", length);
+    return array.data();
+}
+
+// The same of an array [num_rows, num_columns].
+template <class T>
+const T* table(nanobind::handle object, const std::string& name, int64_t num_rows, int64_t num_columns) {
+    const auto array = array_of<T, 2>(object, name);
+    require(static_cast<int64_t>(array.shape(0)) == num_rows &&
+                static_cast<int64_t>(array.shape(1)) == num_columns,
+            name, " has shape (", array.shape(0), ", ", array.shape(1), "); it must be (", num_rows, ", ",
+            num_columns, ")");
+    return array.data();
+}
+
 }  // namespace octavo

@@ -23,25 +23,6 @@ namespace octavo {
 
 namespace {
 
-// The numbers of an array of `length`.
-template <class T>
-const T* numbers(nb::handle object, const std::string& name, int64_t length) {
-    const auto array = array_of<T, 1>(object, name);
-    require(static_cast<int64_t>(array.shape(0)) == length, name, " has ", array.shape(0),
-            " entries; it must have ", length);
-    return array.data();
-}
-
-template <class T>
-const T* table(nb::handle object, const std::string& name, int64_t num_rows, int64_t num_columns) {
-    const auto array = array_of<T, 2>(object, name);
-    require(static_cast<int64_t>(array.shape(0)) == num_rows &&
-                static_cast<int64_t>(array.shape(1)) == num_columns,
-            name, " has shape (", array.shape(0), ", ", array.shape(1), "); it must be (", num_rows, ", ",
-            num_columns, ")");
-    return array.data();
-}
-
 // Token ids are not looked at: kernels pass over those that are not in the vocabulary.
 TokenLists read_token_lists(nb::handle lists, const std::string& name, int64_t num_rows) {
     const auto token_ids = array_of<int32_t, 1>(lists.attr("token_ids"), name + ".token_ids");

@@ -12,23 +12,6 @@ namespace {
 
 constexpr int64_t MAX_TOKENS = 1 << 24;
 
-template <class T>
-const T* numbers(nb::handle object, const std::string& name, int64_t length) {
-    const auto array = array_of<T, 1>(object, name);
-    require(static_cast<int64_t>(array.shape(0)) == length, name, " has ", array.shape(0),
-            " entries; it must have ", length);
-    return array.data();
-}
-
-const float* rows(nb::handle object, const StepNeeds::Input& input, int64_t num_tokens) {
-    const auto array = array_of<float, 2>(object, input.name);
-    require(static_cast<int64_t>(array.shape(0)) == num_tokens &&
-                static_cast<int64_t>(array.shape(1)) == input.num_columns,
-            input.name, " has shape (", array.shape(0), ", ", array.shape(1), "); it must be (", num_tokens,
-            ", ", input.num_columns, ")");
-    return array.data();
-}
-
 // Every request's tokens are a range, the ranges follow each other, and its sequence holds them.
 void check_requests(const AttentionGroup& group, int64_t num_tokens) {
     const int32_t* starts = group.query_start_loc;
@@ -111,7 +94,8 @@ StepInputs check_step(const StepNeeds& needs, int64_t num_tokens, nb::handle tok
     require(nb::len(inputs) == needs.inputs.size(), nb::len(inputs), " inputs are given; the program has ",
             needs.inputs.size());
     for (size_t i = 0; i < needs.inputs.size(); ++i) {
-        step.inputs.push_back(rows(inputs[i], needs.inputs[i], num_tokens));
+        const StepNeeds::Input& input = needs.inputs[i];
+        step.inputs.push_back(table<float>(inputs[i], input.name, num_tokens, input.num_columns));
     }
     return step;
 }

@@ -7,32 +7,22 @@
 
 #include "kernels/multiply.h"
 #include "kernels/quants.h"
+#include "kernels/tiles.h"
 
 #if defined(OCTAVO_ISA_amx)
 
 namespace octavo::OCTAVO_ISA {
 
-// What the eight tiles are: 0 to 3 sums, 4 and 5 activations, 6 and 7 weights.
-struct alignas(64) TileConfiguration {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t num_rows[16] = {};
-};
-
-// Tiles for `inputs` bytes of activations a row: 64 (32 bf16), 32 or 16 (quants that share a scale).
+// Tiles for `input_bytes` of activations a row: 64 (32 bf16), 32 or 16 (quants that share a scale). 0 to 3
+// are sums, 4 and 5 activations, 6 and 7 weights.
 OCTAVO_INLINE void configure_tiles(int input_bytes, Context& context) {
     if (context.tile_shape == input_bytes) {
         return;
     }
     TileConfiguration configuration;
-    for (int tile = 0; tile < 8; ++tile) {
-        configuration.row_bytes[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? input_bytes : 64);
-        configuration.num_rows[tile] = static_cast<uint8_t>(tile >= 6 ? input_bytes / 4 : ROW_TILE);
-    }
-    asm volatile("" ::"m"(configuration));  // GCC 12 takes the next line to read the first 8 bytes only
-    _tile_loadconfig(&configuration);
+    configuration.row_bytes[4] = configuration.row_bytes[5] = static_cast<uint16_t>(input_bytes);
+    configuration.num_rows[6] = configuration.num_rows[7] = static_cast<uint8_t>(input_bytes / 4);
+    configuration.load();
     context.tile_shape = input_bytes;
 }
 

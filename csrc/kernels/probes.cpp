@@ -1,6 +1,7 @@
 #include "kernels/probes.h"
 
 #include "kernels/simd.h"
+#include "kernels/tiles.h"
 
 #if defined(__AMX_TILE__)
 #include <immintrin.h>
@@ -102,19 +103,9 @@ int64_t multiply_vectors(int64_t num_rounds, uint8_t* operands) {
 
 #if defined(__AMX_TILE__)
 
-// The operand of ldtilecfg (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 18.1).
-struct alignas(64) TileConfiguration {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t num_rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 // Tiles 0 to 3 are sums, 4 and 5 rows of the left matrix, 6 and 7 columns of the right one.
 int64_t multiply_tiles(bool is_int8, int64_t num_rounds, const uint8_t* operands) {
-    const TileConfiguration configuration;
-    // GCC 12 thinks that _tile_loadconfig reads the first 8 bytes alone, and would not write the others.
-    asm volatile("" ::"m"(configuration));
-    _tile_loadconfig(&configuration);
+    TileConfiguration().load();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
