@@ -70,7 +70,7 @@ class CacheConfig:
     """The paged KV cache."""
 
     block_size: int = _setting(
-        16,
+        32,
         "tokens a block holds: a multiple of 16, except in the reference backend",
         least=1,
         most=2**16,

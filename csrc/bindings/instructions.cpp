@@ -15,7 +15,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int MAX_GROUPS = 1 << 10;
+constexpr int MAX_GROUPS = 1 << 10;  // models have a few; every one up to the largest takes memory
 
 // Query heads of one KV head: what each thread's scratch memory has room for.
 constexpr int MOST_SHARING = 1 << 10;

@@ -15,7 +15,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int MAX_BLOCK_SIZE = 1 << 16;
+constexpr int MAX_BLOCK_SIZE = 1 << 16;  // so that the bytes of a page fit 32 bits
 
 KVType kv_type_named(const std::string& name) {
     if (name == "bf16") {
@@ -50,7 +50,7 @@ void make(KVCacheGroup* self, const std::string& type, int num_layers, int64_t n
     require_multiple_of_16("head_size", head_size);
     // As floating point first: the bytes may be more than an integer holds.
     const double num_bytes =
-        1.0 * num_layers * num_blocks * num_kv_heads * kv_page_bytes(kv_type, block_size, head_size);
+        1.0 * num_layers * num_blocks * num_kv_heads * block_size * kv_head_bytes(kv_type, head_size);
     if (num_bytes > std::numeric_limits<int64_t>::max() / 2) {
         throw std::bad_alloc();
     }
@@ -80,6 +80,10 @@ void bind_kv_cache(nb::module_& module) {
         .def_prop_ro("num_bytes", &KVCacheGroup::num_bytes)
         .def("zero_blocks", &zero_blocks, nb::arg("block_ids"),
              "Set K and V of the blocks int32 [k] to zero in every layer.");
+    module.def(
+        "kv_head_bytes",
+        [](const std::string& type, int head_size) { return kv_head_bytes(kv_type_named(type), head_size); },
+        nb::arg("type"), nb::arg("head_size"), "Bytes of one token's K and V in one KV head of a KVCache.");
 }
 
 }  // namespace octavo

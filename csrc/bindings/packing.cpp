@@ -11,6 +11,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/formats.h"
+#include "bindings/gil.h"
 #include "platform/memory.h"
 #include "program/engine.h"
 
@@ -50,7 +51,7 @@ FileMatrix file_matrix(const std::string& format_name, const Array<uint8_t, 2>& 
 }
 
 void pack_on_all_threads(Engine& engine, const FileMatrix& matrix, uint8_t* panels, int64_t panel_stride) {
-    const nb::gil_scoped_release released;
+    const WithoutGil without_gil;
     engine.pool.run([&](Worker& worker) {
         const Range range = share(matrix.num_panels(), worker);
         pack_panels(matrix.format, matrix.rows, matrix.n, matrix.k, range.begin, range.end, panels,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "platform/cpu.h"
 #include "program/engine.h"
 
@@ -17,7 +18,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int MAX_THREADS = 1024;
+constexpr int MAX_THREADS = 1024;  // processors that a cpu_set_t has room for
 constexpr InstructionSet ALL[] = {InstructionSet::portable, InstructionSet::avx2, InstructionSet::avx512,
                                   InstructionSet::avx512_bf16, InstructionSet::amx};
 
@@ -92,7 +93,7 @@ void bind_platform(nb::module_& module) {
             "How many threads run a job, the one that asks for it included.")
         .def(
             "barrier_ns", [](Engine& engine) { return engine.pool.barrier_ns(); },
-            nb::call_guard<nb::gil_scoped_release>(),
+            nb::call_guard<WithoutGil>(),
             "Nanoseconds that a barrier of all threads takes, the median of a few milliseconds: the state "
             "of\n"
             "the machine, for benchmarks.");

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "platform/memory.h"
 #include "program/engine.h"
 
@@ -50,7 +51,7 @@ double measure_read_bandwidth(Engine& engine, int64_t num_bytes) {
         throw nb::value_error(
             ("num_bytes is " + std::to_string(num_bytes) + "; it must be at least 65536").c_str());
     }
-    const nb::gil_scoped_release released;
+    const WithoutGil without_gil;
     const Memory memory(num_bytes);
     engine.pool.run([&](Worker& worker) {  // pages that nobody has written to are all one page
         const Range bytes = share(num_bytes, worker);
@@ -74,7 +75,7 @@ Arithmetic arithmetic_named(const std::string& name) {
 
 double measure_arithmetic(Engine& engine, const std::string& name) {
     const Arithmetic arithmetic = arithmetic_named(name);
-    const nb::gil_scoped_release released;
+    const WithoutGil without_gil;
     std::vector<int64_t> num_operations(engine.pool.num_threads());
     const double seconds = fastest(engine.pool, [&](Worker& worker) {
         num_operations[worker.index] = engine.kernels->probe_arithmetic(arithmetic, NUM_ROUNDS, worker);

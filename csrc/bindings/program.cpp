@@ -11,6 +11,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/formats.h"
+#include "bindings/gil.h"
 #include "bindings/owned_program.h"
 #include "platform/memory.h"
 
@@ -85,7 +86,7 @@ nb::tuple OwnedProgram::run(int64_t num_tokens, nb::handle token_ids, nb::handle
     const StepInputs step = check_step(needs_, num_tokens, token_ids, positions, groups, inputs);
     Arena arena;
     {
-        nb::gil_scoped_release released;
+        const WithoutGil without_gil;
         arena = program_.run(step);
     }
     nb::list outputs;

@@ -14,6 +14,7 @@
 
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "platform/memory.h"
 #include "program/engine.h"
 
@@ -182,7 +183,7 @@ class Sampler {
     }
 
   private:
-    static constexpr int64_t MAX_VOCAB_SIZE = INT32_MAX;
+    static constexpr int64_t MAX_VOCAB_SIZE = INT32_MAX;  // ids are int32
 
     // The arguments' shape, and the scratch for it.
     SampleArguments begin(nb::handle logits) {
@@ -203,7 +204,7 @@ class Sampler {
 
     void allocate_scratch(int64_t vocab_size) {
         const int64_t num_threads = engine_.pool.num_threads();
-        const int64_t num_partials = std::max((vocab_size + CHUNK - 1) / CHUNK, num_threads);
+        const int64_t num_partials = std::max((vocab_size + CHUNK_TOKENS - 1) / CHUNK_TOKENS, num_threads);
         const int64_t size = num_threads * vocab_size;
         const int64_t partial_bytes = num_threads * 2 * num_partials * PARTIAL_BYTES;
         memory_ = Memory(partial_bytes + size * (2 * sizeof(uint64_t) + sizeof(float) + sizeof(uint32_t)));
@@ -217,7 +218,7 @@ class Sampler {
     }
 
     void run(const SampleArguments& a) {
-        const nb::gil_scoped_release released;
+        const WithoutGil without_gil;
         engine_.pool.run([&](Worker& worker) { engine_.kernels->sample(a, worker); });
     }
 

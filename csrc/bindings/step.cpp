@@ -10,7 +10,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t MAX_TOKENS = 1 << 24;
+constexpr int64_t MAX_TOKENS = 1 << 24;  // so that no size of a step overflows 64 bits
 
 // Every request's tokens are a range, the ranges follow each other, and its sequence holds them.
 void check_requests(const AttentionGroup& group, int64_t num_tokens) {

@@ -2,6 +2,8 @@
 
 #include "kernels/attention_chunk.h"
 #include "kernels/attention_division.h"
+#include "kernels/attention_tiles.h"
+#include "kernels/attention_vectors.h"
 #include "kernels/fp8.h"
 #include "kernels/kv_pages.h"
 #include "kernels/pieces.h"
@@ -13,10 +15,11 @@ namespace {
 // Of the shared scratch. With less than it takes, fewer tiles are divided.
 constexpr int64_t MOST_SCRATCH_BYTES = 64 << 20;
 
-// What one thread does. Element: how K and V are multiplied; fp8 as bf16.
-template <class Element>
+// What one thread does. Chunks: how it computes them; fp8 as bf16.
+template <class Chunks>
 class AttentionThread {
-    using Operand = typename Element::Operand;
+    using Operand = typename Chunks::Operand;
+    static constexpr int MAX_ROWS = Chunks::MAX_ROWS;
 
   public:
     AttentionThread(const Attention& instruction, const Step& step, const Worker& worker)
@@ -28,14 +31,16 @@ class AttentionThread {
           rows_per_token_(Division::rows_per_token(instruction)),
           record_size_(record_size(instruction.cache.head_size)),
           part_bytes_(step.shared_scratch_bytes / worker.count / 64 * 64),
-          division_(instruction, group_, worker.count, part_bytes_) {
+          division_(instruction, group_, worker.count, part_bytes_),
+          chunks_(instruction.cache.head_size) {
         const int64_t num_rows = Division::tile_tokens(instruction) * rows_per_token_;
         Pieces scratch(worker.scratch);
         queries_ = scratch.take<Operand>(num_rows * MAX_HEAD_SIZE);
         seen_ = scratch.take<Span>(num_rows);
         records_ = scratch.take<float>(num_rows * record_size_);
         block_records_ = scratch.take<float>(MAX_ROWS * record_size_);
-        unpacked_ = scratch.take<uint16_t>(2 * CHUNK * cache_.head_size);
+        keys_ = scratch.take<uint16_t>(CHUNK * cache_.head_size);
+        values_ = scratch.take<uint16_t>(CHUNK * cache_.head_size);
     }
 
     // Compute this thread's parts. A tile that others go on with is kept for `take_over`.
@@ -109,7 +114,7 @@ class AttentionThread {
         for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
             const float* q = query_row(instruction_.q, tile, row);
             for (int d = 0; d < head_size; d += GROUP) {
-                Element::store(queries_ + row * MAX_HEAD_SIZE + d, load(q + d));
+                store_operands(queries_ + row * MAX_HEAD_SIZE + d, load(q + d));
             }
             float* record = records_ + row * record_size_;
             clear_record(record, head_size);
@@ -124,22 +129,25 @@ class AttentionThread {
     // Fold the chunk into the tile's records, or if there are `others` write its records there.
     void compute_chunk(const Tile& tile, int index, const GroupPage* pages, const GroupPage* ahead,
                        float* others) {
-        GroupPage unpacked[CHUNK_GROUPS];
-        if (cache_.type == KVType::fp8_e4m3) {
-            unpack(pages, ahead, unpacked);
-            pages = ahead = unpacked;
-        }
         const int num_rows = tile.num_tokens * rows_per_token_;
         for (int row = 0; row < num_rows; ++row) {
             const Span seen = seen_from(instruction_, tile.position + row / rows_per_token_, tile.seq_len);
             seen_[row] = {larger(seen.begin - index * CHUNK, 0), smaller(seen.end - index * CHUNK, CHUNK)};
+        }
+        GroupPage copies[CHUNK_GROUPS];
+        if (cache_.type == KVType::fp8_e4m3) {
+            unpack(pages, ahead, pairs_seen(seen_, num_rows), copies);
+            pages = ahead = copies;
+        } else if (chunks_.takes_pairs()) {
+            join_values(pages, pairs_seen(seen_, num_rows), copies);
+            pages = copies;
         }
         const int num_blocks = (num_rows + MAX_ROWS - 1) / MAX_ROWS;
         for (int block = 0; block < num_blocks; ++block) {
             const int begin = num_rows * block / num_blocks, end = num_rows * (block + 1) / num_blocks;
             float* out = others != nullptr ? others + begin * record_size_ : block_records_;
             const Chunk chunk{pages, block == 0 ? ahead : pages, cache_.head_size, instruction_.soft_cap};
-            attend<Element>(end - begin, queries_ + begin * MAX_HEAD_SIZE, chunk, seen_ + begin, out);
+            chunks_.attend(end - begin, queries_ + begin * MAX_HEAD_SIZE, chunk, seen_ + begin, out);
             for (int row = begin; others == nullptr && row < end; ++row) {
                 fold_record(records_ + row * record_size_, out + (row - begin) * record_size_,
                             cache_.head_size);
@@ -167,24 +175,36 @@ class AttentionThread {
         }
     }
 
-    // A chunk of fp8 as bf16. The scales stay where they are.
-    void unpack(const GroupPage* pages, const GroupPage* ahead, GroupPage* unpacked) {
+    // `groups` of a chunk of fp8 as bf16. The scales stay where they are.
+    void unpack(const GroupPage* pages, const GroupPage* ahead, Span groups, GroupPage* unpacked) {
         const int size = GROUP * cache_.head_size;
-        for (int i = 0; i < CHUNK_GROUPS; ++i) {
-            if (i > 0 && pages[i].keys == pages[i - 1].keys) {
-                unpacked[i] = unpacked[i - 1];
-                continue;
-            }
-            uint16_t* keys = unpacked_ + 2 * i * size;
-            uint16_t* values = keys + size;
+        for (int i = groups.begin; i < groups.end; ++i) {
             for (int j = 0; j < size; j += 64) {
                 prefetch(ahead[i].keys + j);
                 prefetch(ahead[i].values + j);
             }
+            uint16_t *keys = keys_ + i * size, *values = values_ + i * size;
             fp8_to_bf16(pages[i].keys, size, keys);
             fp8_to_bf16(pages[i].values, size, values);
             unpacked[i] = {reinterpret_cast<uint8_t*>(keys), reinterpret_cast<uint8_t*>(values),
                            pages[i].key_scales, pages[i].value_scales};
+        }
+    }
+
+    // `groups` of a chunk of bf16 so that V of two lies together. They do already in blocks of 32 or more
+    // tokens.
+    void join_values(const GroupPage* pages, Span groups, GroupPage* joined) {
+        const int size = GROUP * cache_.head_size;
+        for (int i = groups.begin; i < groups.end; i += 2) {
+            joined[i] = pages[i];
+            joined[i + 1] = pages[i + 1];
+            if (pages[i + 1].values - pages[i].values != size * 2) {
+                uint16_t* values = values_ + i * size;
+                __builtin_memcpy(values, pages[i].values, size * 2);
+                __builtin_memcpy(values + size, pages[i + 1].values, size * 2);
+                joined[i].values = reinterpret_cast<uint8_t*>(values);
+                joined[i + 1].values = reinterpret_cast<uint8_t*>(values + size);
+            }
         }
     }
 
@@ -214,32 +234,42 @@ class AttentionThread {
     int thread_, rows_per_token_, record_size_;
     int64_t part_bytes_;
     Division division_;
+    Chunks chunks_;
 
     Operand* queries_;      // [rows of a tile, MAX_HEAD_SIZE]
     Span* seen_;            // [rows of a tile], of the chunk at hand
     float* records_;        // [rows of a tile, record_size]
     float* block_records_;  // [MAX_ROWS, record_size]
-    uint16_t* unpacked_;    // a chunk's K and V
+    uint16_t* keys_;        // a chunk's K, unpacked
+    uint16_t* values_;      // a chunk's V, unpacked or together
 
     Part last_part_{};
     bool leads_others_ = false;  // who go on with the tile of the last part
 };
 
-template <class Element>
+template <class Chunks>
 void attend_all(const Attention& instruction, const Step& step, Worker& worker) {
-    AttentionThread<Element> thread(instruction, step, worker);
+    AttentionThread<Chunks> thread(instruction, step, worker);
     thread.compute_parts();
     worker.wait();
     thread.take_over();
 }
 
+#if defined(OCTAVO_ISA_amx)
+using ChunksOfBf16 = AttentionTiles;
+#elif defined(__AVX512BF16__)
+using ChunksOfBf16 = AttentionVectors<Bf16Pairs>;
+#else
+using ChunksOfBf16 = AttentionVectors<Bf16AsFloat32>;
+#endif
+
 }  // namespace
 
 void attention(const Attention& instruction, const Step& step, Worker& worker) {
     if (instruction.cache.type == KVType::f32) {
-        attend_all<Float32>(instruction, step, worker);
+        attend_all<AttentionVectors<Float32>>(instruction, step, worker);
     } else {
-        attend_all<Bf16>(instruction, step, worker);
+        attend_all<ChunksOfBf16>(instruction, step, worker);
     }
 }
 

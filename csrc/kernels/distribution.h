@@ -23,7 +23,7 @@ struct ChunkLargest {
 };
 
 inline ChunkLargest find_largest_of_chunk(const float* logits, Range tokens) {
-    constexpr int VECTORS = BLOCK / LANES;
+    constexpr int VECTORS = BLOCK_TOKENS / LANES;
     f32x16 largest[VECTORS], poison[VECTORS];
     for (int v = 0; v < VECTORS; ++v) {
         largest[v] = splat(-INFINITY);
@@ -34,7 +34,7 @@ inline ChunkLargest find_largest_of_chunk(const float* logits, Range tokens) {
             const f32x16 x = load(block + v * LANES);
             largest[v] = max(x, largest[v]);
             // NaN times 0 and inf times 0 are NaN, which stays; -inf is allowed, and raised first.
-            poison[v] = fma(max(splat(LOWEST), x), zeros(), poison[v]);
+            poison[v] = fma(max(splat(LOWEST_LOGIT), x), zeros(), poison[v]);
         }
     });
     const f32x16 all_largest = max(max(largest[0], largest[1]), max(largest[2], largest[3]));
@@ -52,7 +52,7 @@ inline Largest find_largest(const float* logits, int64_t size, Team& team) {
         usable &= found[chunk].usable;
         if (found[chunk].logit > logit) {
             logit = found[chunk].logit;
-            token = chunk * CHUNK;
+            token = chunk * CHUNK_TOKENS;
         }
     }
     if (!usable || logit == -INFINITY) {
@@ -126,7 +126,7 @@ inline double sum_of_exps(const Distribution& d, Team& team) {
             if (largest_of_block(block) < d.cut.logit) {
                 return;
             }
-            for (int i = 0; i < BLOCK; i += LANES) {
+            for (int i = 0; i < BLOCK_TOKENS; i += LANES) {
                 for (int lane = 0; lane < LANES; ++lane) {
                     const float logit = block[i + lane];
                     const double exp = exp_of(d, logit);
@@ -150,7 +150,7 @@ inline int64_t count_at_least(const Distribution& d, float logit, Team& team) {
             if (largest_of_block(block) < logit) {
                 return;
             }
-            for (int i = 0; i < BLOCK; ++i) {
+            for (int i = 0; i < BLOCK_TOKENS; ++i) {
                 count += (block[i] >= logit) & d.cut.keeps(block[i], first + i);
             }
         });
@@ -167,13 +167,13 @@ inline int64_t gather_range(const Distribution& d, Range tokens, int64_t k, uint
         if (largest_of_block(block) < cut.logit) {
             return;
         }
-        for (int i = 0; i < BLOCK; ++i) {
+        for (int i = 0; i < BLOCK_TOKENS; ++i) {
             if (cut.keeps(block[i], first + i)) {
                 out[count++] = make_entry(block[i], first + i);
             }
         }
         // From then on few tokens are likely enough to be looked at.
-        if (count > 2 * k + BLOCK) {
+        if (count > 2 * k + BLOCK_TOKENS) {
             cut = cut_at(keep_largest(out, count, k));
             count = k;
         }

@@ -21,14 +21,14 @@
 // super scales [K / 256][d[16]] or [K / 256][d[16], dmin[16]], float16.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+
+#include "platform/round_up.h"
 
 namespace octavo {
 
 enum class Format { F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL };
 
-constexpr int NUM_FORMATS = 14;
 constexpr int PANEL = 16;  // outputs
 
 struct FormatInfo {
@@ -44,7 +44,7 @@ struct FormatInfo {
 };
 
 // In the order of `Format`.
-constexpr FormatInfo FORMATS[NUM_FORMATS] = {
+constexpr FormatInfo FORMATS[] = {
     {"F32", 1, 4, 0, 0, 0, 0, false, 0},         {"F16", 1, 2, 0, 0, 0, 0, false, 0},
     {"BF16", 1, 2, 0, 0, 0, 0, false, 0},        {"Q4_0", 32, 18, 4, 0, 8, 32, false, 0},
     {"Q4_1", 32, 20, 4, 0, 0, 32, true, 0},      {"Q5_0", 32, 22, 4, 1, 16, 32, false, 0},
@@ -54,7 +54,9 @@ constexpr FormatInfo FORMATS[NUM_FORMATS] = {
     {"Q6_K", 256, 210, 4, 2, 32, 16, false, 16}, {"IQ4_NL", 32, 18, 4, 0, 128, 32, false, 0},
 };
 
-constexpr const FormatInfo& info(Format format) {
+constexpr int NUM_FORMATS = sizeof(FORMATS) / sizeof(*FORMATS);
+
+OCTAVO_INLINE constexpr const FormatInfo& info(Format format) {
     return FORMATS[static_cast<int>(format)];
 }
 
@@ -62,16 +64,12 @@ constexpr const FormatInfo& info(Format format) {
 constexpr uint8_t IQ4_NL_VALUES[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                        129, 141, 153, 166, 181, 197, 217, 241};
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
-
 // Where the sections of a panel of `k` inputs begin, in bytes from the panel's start.
 struct PanelLayout {
     int64_t high, scales, super_scales, num_bytes;
 };
 
-constexpr PanelLayout panel_layout(Format format, int64_t k) {
+OCTAVO_INLINE constexpr PanelLayout panel_layout(Format format, int64_t k) {
     const FormatInfo& f = info(format);
     if (format == Format::F32)
         return {0, 0, 0, k * PANEL * 4};

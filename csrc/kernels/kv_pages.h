@@ -8,10 +8,6 @@ namespace octavo::OCTAVO_ISA {
 
 constexpr int GROUP = 16;  // tokens whose K lie side by side, one a lane; a block holds whole groups
 
-constexpr int64_t number_bytes(KVType type) {
-    return type == KVType::f32 ? 4 : type == KVType::bf16 ? 2 : 1;
-}
-
 // How many numbers of one lane lie side by side: of a token in K, of neighbouring tokens in V.
 template <class Number>
 constexpr int NEIGHBOURS = sizeof(Number) == 4 ? 1 : 2;

@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t ROWS_PREPARED_ALONE = 2;
 
-// Rows whose activations stay in the second-level cache while all panels pass by.
+// Rows whose activations stay in the second-level cache while all panels pass by: half of one of 2 MiB, which
+// server processors have; panels take the rest.
 constexpr int64_t CACHED_BYTES = 1 << 20;
 
 struct Kinds {

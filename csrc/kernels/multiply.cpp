@@ -186,13 +186,14 @@ constexpr Multiply multiply_bf16 = multiply_numbers<Format::BF16>;
 }  // namespace
 
 // In the order of `Format`.
-const Multiply MULTIPLY[NUM_FORMATS] = {
+const Multiply MULTIPLY[] = {
     multiply_numbers<Format::F32>, multiply_numbers<Format::F16>,   multiply_bf16,
     multiply_quants<Format::Q4_0>, multiply_quants<Format::Q4_1>,   multiply_quants<Format::Q5_0>,
     multiply_quants<Format::Q5_1>, multiply_quants<Format::Q8_0>,   multiply_quants<Format::Q2_K>,
     multiply_quants<Format::Q3_K>, multiply_quants<Format::Q4_K>,   multiply_quants<Format::Q5_K>,
     multiply_quants<Format::Q6_K>, multiply_quants<Format::IQ4_NL>,
 };
+static_assert(sizeof(MULTIPLY) / sizeof(*MULTIPLY) == NUM_FORMATS, "one for each format");
 
 int64_t unpacked_bytes(int64_t k) {
     return UNIT_PANELS *

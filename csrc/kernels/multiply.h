@@ -87,7 +87,7 @@ class TileSink {
 // All rows from `begin` to `end` times all panels of the unit.
 using Multiply = void (*)(const Unit&, const Activations&, int64_t begin, int64_t end, Context&, TileSink&);
 
-extern const Multiply MULTIPLY[NUM_FORMATS];
+extern const Multiply MULTIPLY[];
 
 // Bytes of Context::scratch for inputs of size k.
 int64_t unpacked_bytes(int64_t k);

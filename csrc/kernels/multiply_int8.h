@@ -89,63 +89,90 @@ __attribute__((noinline)) void unpack(const uint8_t* panel, int64_t k, int which
     }
 }
 
+// The products of one scale block, and the sums: of ROWS rows times both panels of a pair.
+template <int ROWS>
+using PairDots = i32x16[ROWS][2];
+template <int ROWS>
+using PairSums = f32x16[ROWS][2];
+
+// What the zero point takes off the products of scale block `i`; nothing, for weights with a minimum.
+template <int SCALES, bool HAS_MINIMUM, int ROWS>
+OCTAVO_INLINE void begin_dots(int zero, const QuantizedRow& x, int64_t num_blocks, int64_t i,
+                              PairDots<ROWS>& dots) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        if constexpr (HAS_MINIMUM) {
+            dots[r][0] = dots[r][1] = splat(0);
+        } else {
+            const int32_t* totals = SCALES == 1 ? x.sums : x.half_sums;
+            dots[r][0] = dots[r][1] = splat(-zero * totals[r * SCALES * num_blocks + i]);
+        }
+    }
+}
+
+// Add the products of a scale block, which `quants` and the rows' `values`, k apart, begin with.
+template <int SCALE_ROWS, int ROWS>
+OCTAVO_INLINE void add_products(const uint8_t* quants, const int8_t* values, int64_t k,
+                                PairDots<ROWS>& dots) {
+#pragma GCC unroll 8
+    for (int j = 0; j < SCALE_ROWS; ++j) {
+        const bytes64 left = load(quants + j * 128), right = load(quants + j * 128 + 64);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r) {
+            const bytes64 four = splat4(values + r * k + 4 * j);
+            dots[r][0] = dot4(dots[r][0], left, four);
+            dots[r][1] = dot4(dots[r][1], right, four);
+        }
+    }
+}
+
+// Add the finished products of scale block `i` to the sums, scaled.
+template <int SCALES, int ROWS>
+OCTAVO_INLINE void add_scaled(const UnpackedPair& pair, const QuantizedRow& x, int64_t num_blocks, int64_t i,
+                              const PairDots<ROWS>& dots, PairSums<ROWS>& sums) {
+    const f32x16 left = load(pair.scales + i * 2 * PANEL), right = load(pair.scales + (i * 2 + 1) * PANEL);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        const f32x16 scale = splat(x.scales[r * num_blocks + i / SCALES]);
+        sums[r][0] = fma(to_f32(dots[r][0]), left * scale, sums[r][0]);
+        sums[r][1] = fma(to_f32(dots[r][1]), right * scale, sums[r][1]);
+    }
+}
+
+// Add what the minimums of scale block `i` come to.
+template <int SCALES, int ROWS>
+OCTAVO_INLINE void add_minimums(const UnpackedPair& pair, const QuantizedRow& x, int64_t num_blocks,
+                                int64_t i, PairSums<ROWS>& sums) {
+    const f32x16 left = load(pair.minimums + i * 2 * PANEL);
+    const f32x16 right = load(pair.minimums + (i * 2 + 1) * PANEL);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        const int64_t block = r * num_blocks + i / SCALES;
+        const float scaled =
+            SCALES == 1 ? x.scaled_sums[block]
+                        : x.scales[block] * static_cast<float>(x.half_sums[r * SCALES * num_blocks + i]);
+        sums[r][0] = fma(left, splat(scaled), sums[r][0]);
+        sums[r][1] = fma(right, splat(scaled), sums[r][1]);
+    }
+}
+
 // ROWS rows times an unpacked pair. sums[r * stride] on: both panels.
 template <int SCALES, bool HAS_MINIMUM, int ROWS>
 __attribute__((noinline)) void multiply_unpacked(const UnpackedPair& pair, int zero, const QuantizedRow& x,
                                                  int64_t k, float* sums, int stride) {
-    constexpr int SCALE_ROWS = BLOCK_ROWS / SCALES;
+    constexpr int INPUTS = BLOCK / SCALES;  // that share a scale
     const int64_t num_blocks = k / BLOCK;
-    f32x16 sum[ROWS][2];
+    PairSums<ROWS> sum;
     for (int r = 0; r < ROWS; ++r) {
         sum[r][0] = sum[r][1] = zeros();
     }
-    const uint8_t* quants = pair.quants;
-    const int8_t* values = x.values;
     for (int64_t i = 0; i < num_blocks * SCALES; ++i) {
-        const int64_t b = i / SCALES;
-        i32x16 dot[ROWS][2];
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; ++r) {
-            if constexpr (HAS_MINIMUM) {
-                dot[r][0] = dot[r][1] = splat(0);
-            } else {
-                const int64_t block = r * num_blocks + b;
-                dot[r][0] = dot[r][1] =
-                    splat(-zero * (SCALES == 1 ? x.sums[block] : x.half_sums[r * 2 * num_blocks + i]));
-            }
-        }
-#pragma GCC unroll 8
-        for (int j = 0; j < SCALE_ROWS; ++j) {
-            const bytes64 left = load(quants), right = load(quants + 64);
-            quants += 128;
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; ++r) {
-                const bytes64 four = splat4(values + r * k + 4 * j);
-                dot[r][0] = dot4(dot[r][0], left, four);
-                dot[r][1] = dot4(dot[r][1], right, four);
-            }
-        }
-        values += SCALE_ROWS * 4;
-        const f32x16 left = load(pair.scales + i * 2 * PANEL),
-                     right = load(pair.scales + (i * 2 + 1) * PANEL);
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; ++r) {
-            const f32x16 scale = splat(x.scales[r * num_blocks + b]);
-            sum[r][0] = fma(to_f32(dot[r][0]), left * scale, sum[r][0]);
-            sum[r][1] = fma(to_f32(dot[r][1]), right * scale, sum[r][1]);
-        }
+        PairDots<ROWS> dots;
+        begin_dots<SCALES, HAS_MINIMUM, ROWS>(zero, x, num_blocks, i, dots);
+        add_products<INPUTS / 4, ROWS>(pair.quants + i * INPUTS * 2 * PANEL, x.values + i * INPUTS, k, dots);
+        add_scaled<SCALES, ROWS>(pair, x, num_blocks, i, dots, sum);
         if constexpr (HAS_MINIMUM) {
-            const f32x16 left_minimum = load(pair.minimums + i * 2 * PANEL);
-            const f32x16 right_minimum = load(pair.minimums + (i * 2 + 1) * PANEL);
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; ++r) {
-                const int64_t block = r * num_blocks + b;
-                const float scaled =
-                    SCALES == 1 ? x.scaled_sums[block]
-                                : x.scales[block] * static_cast<float>(x.half_sums[r * 2 * num_blocks + i]);
-                sum[r][0] = fma(left_minimum, splat(scaled), sum[r][0]);
-                sum[r][1] = fma(right_minimum, splat(scaled), sum[r][1]);
-            }
+            add_minimums<SCALES, ROWS>(pair, x, num_blocks, i, sum);
         }
     }
     for (int r = 0; r < ROWS; ++r) {

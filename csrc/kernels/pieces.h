@@ -1,7 +1,7 @@
 // Scratch memory, divided.
 #pragma once
 
-#include "kernels/formats.h"
+#include "platform/round_up.h"
 
 namespace octavo::OCTAVO_ISA {
 

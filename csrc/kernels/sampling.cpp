@@ -21,7 +21,7 @@ float least_logit(const Distribution& d, double bound) {
     while (d.scale(logit) < bound) {
         logit = __builtin_nextafterf(logit, INFINITY);
     }
-    while (logit > LOWEST && d.scale(__builtin_nextafterf(logit, -INFINITY)) >= bound) {
+    while (logit > LOWEST_LOGIT && d.scale(__builtin_nextafterf(logit, -INFINITY)) >= bound) {
         logit = __builtin_nextafterf(logit, -INFINITY);
     }
     return logit;
@@ -114,7 +114,7 @@ Winner score_of(const Distribution& d, float logit, int64_t token, uint64_t key)
 // Bounds of the scores of a block's tokens, good enough to sort out all but a few of them.
 OCTAVO_INLINE void bound_scores(const float* block, int64_t first, float inverse_temperature, uint64_t key,
                                 float* bounds) {
-    for (int i = 0; i < BLOCK; ++i) {
+    for (int i = 0; i < BLOCK_TOKENS; ++i) {
         bounds[i] = block[i] * inverse_temperature + gumbel_bound(splitmix64(key, first + i));
     }
 }
@@ -129,13 +129,13 @@ void draw_from_block(const Distribution& d, const float* block, int64_t first, u
     if (largest_of_block(block) < d.cut.logit) {
         return;
     }
-    float bounds[BLOCK];
+    float bounds[BLOCK_TOKENS];
     bound_scores(block, first, static_cast<float>(1 / d.temperature), key, bounds);
     float least = least_bound(winner.score);
     if (largest_of_block(bounds) < least) {
         return;
     }
-    for (int i = 0; i < BLOCK; ++i) {
+    for (int i = 0; i < BLOCK_TOKENS; ++i) {
         if (bounds[i] < least || !d.cut.keeps(block[i], first + i)) {
             continue;
         }

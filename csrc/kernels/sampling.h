@@ -41,15 +41,15 @@ struct LogprobsOutput {
 };
 
 // Rows are worked on in chunks of so many tokens: what a thread takes at a time. Sums are taken within a
-// chunk, then over chunks in their order, so the number of threads doesn't change them.
-constexpr int64_t CHUNK = 2048;
+// chunk, then over chunks in their order, so the number of threads doesn't change them. The first-level cache
+// holds a chunk's logits (8 KiB), and a small vocabulary (32,000) has a chunk for each of 16 threads.
+constexpr int64_t CHUNK_TOKENS = 2048;
 
 constexpr int64_t PARTIAL_BYTES = 16;  // what is found out about a chunk, or by a thread
 
 // Memory that survives nothing but `counts`: a part of each array for each thread.
 struct SampleScratch {
-    int64_t num_partials;  // of a part: at least vocab_size / CHUNK, rounded up, and at least the number of
-                           // threads
+    int64_t num_partials;  // of a part: as many as a row has chunks, and at least the number of threads
     float* adjusted;       // [num_threads, vocab_size]
     uint32_t* counts;      // [num_threads, vocab_size]: zeros, and zeros again when `sample` returns
     uint64_t* entries;     // [num_threads, vocab_size]

@@ -13,13 +13,14 @@
 //   shift_right(i32x16, int)   shift_left   of unsigned 32-bit lanes, by less than 32
 //   fma(a, b, c)        a * b + c; one rounding where the processor has it, the same in all kernels
 //   max min             of f32x16: (a > b ? a : b) as x86 has it, so the second if either is NaN
-//   exp2(x)             2^x within 2 ulp for x in [-126, 127]; 0 below, clamped above
+//   exp2(x)             2^x within 2 ulp for x in [-126, 128); 0 below, infinity above
 //   reduce_add reduce_max   over lanes, in a fixed order (halves: 8 with 8, 4 with 4, 2 with 2, 1 with 1)
 //   to_f32(i32x16)      to_i32(f32x16): to nearest, ties to even
 //   load_f16 load_bf16(const uint16_t*)   store_bf16(uint16_t*, f32x16): to nearest, ties to even
 //   load_u8 load_i8(const uint8_t*)   to i32x16     store_i8(int8_t*, i32x16): the low bytes
 //   load_pairs(const uint16_t*)   32 bf16 as pairs    splat_pair(const uint16_t*)   one pair in all lanes
 //   first_of_pairs second_of_pairs(bytes64)   the bf16 of pairs as f32x16
+//   store_bf16_pairs(uint16_t*, f32x16)   as store_bf16, for dot_pairs and tiles, which take subnormals for 0
 //   dot_pairs(acc, a, b)   acc + a.first * b.first + a.second * b.second of pairs of bf16, in f32x16
 //   splat4(const int8_t*)  four bytes in all lanes
 //   dot4(acc, u, s)     acc + sum of four products u8 * s8 in each lane, exact
@@ -32,7 +33,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define OCTAVO_INLINE inline __attribute__((always_inline))
+#include "platform/inline.h"
 
 #if defined(__AVX512F__)
 #include "kernels/simd_avx512.h"
@@ -58,7 +59,13 @@ OCTAVO_INLINE void prefetch(const void* address) {
     __builtin_prefetch(address, 0, 3);
 }
 
-// e^x, from exp2; relative error below 3e-7 where it is not 0.
+#if !defined(__AVX512BF16__)
+OCTAVO_INLINE void store_bf16_pairs(uint16_t* p, f32x16 x) {
+    store_bf16(p, x);
+}
+#endif
+
+// e^x, from exp2; relative error below 4e-6 where it is neither 0 nor infinite.
 OCTAVO_INLINE f32x16 exp(f32x16 x) {
     return exp2(x * splat(1.44269504f));
 }

@@ -100,7 +100,7 @@ OCTAVO_INLINE f32x16 abs(f32x16 x) {
 // 2^(x - n) by a polynomial (minimax, degree 6, on [-0.5, 0.5]), times 2^n.
 OCTAVO_INLINE f32x16 exp2(f32x16 x) {
     // In this order, so that NaN stays NaN; not below -126, because processors are slow to make subnormals.
-    const f32x16 clamped = min(splat(127.5f), max(splat(-126.0f), x));
+    const f32x16 clamped = min(splat(128.0f), max(splat(-126.0f), x));
     const f32x16 n = _mm512_roundscale_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     const f32x16 f = clamped - n;
     f32x16 p = splat(1.535336188319500e-4f);
@@ -235,6 +235,10 @@ OCTAVO_INLINE f32x16 second_of_pairs(bytes64 x) {
 }
 
 #if defined(__AVX512BF16__)
+OCTAVO_INLINE void store_bf16_pairs(uint16_t* p, f32x16 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+}
+
 OCTAVO_INLINE f32x16 dot_pairs(f32x16 acc, bytes64 a, bytes64 b) {
     return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v));
 }

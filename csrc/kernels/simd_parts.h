@@ -243,9 +243,10 @@ OCTAVO_INLINE Ints select(Ints mask, Ints a, Ints b) {
     return mask ? a : b;
 }
 
-// The polynomial of simd_avx512.h; the power of two is then added to the exponent, where it always fits.
+// The polynomial of simd_avx512.h; the power of two is then added to the exponent, where it always fits: for
+// 2^128 the polynomial is 1, and what comes of it are the bits of infinity.
 OCTAVO_INLINE Floats exp2(Floats x) {
-    const Floats clamped = min(Floats{} + 127.5f, max(Floats{} - 150.0f, x));  // in this order: NaN stays NaN
+    const Floats clamped = min(Floats{} + 128.0f, max(Floats{} - 150.0f, x));  // in this order: NaN stays NaN
     const Ints n = to_i32(clamped);
     const Floats f = clamped - to_f32(n);
     Floats p = Floats{} + 1.535336188319500e-4f;

@@ -11,11 +11,11 @@
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr int BLOCK = 64;  // tokens: four vectors, whose latencies overlap
-static_assert(CHUNK % BLOCK == 0, "blocks don't cross chunks");
+constexpr int BLOCK_TOKENS = 64;  // four vectors, whose latencies overlap
+static_assert(CHUNK_TOKENS % BLOCK_TOKENS == 0, "blocks don't cross chunks");
 
 inline int64_t num_chunks(int64_t size) {
-    return (size + CHUNK - 1) / CHUNK;
+    return (size + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
 }
 
 // Threads that work on one row together, and their scratch: one thread, or all of them.
@@ -45,7 +45,7 @@ struct Team {
     // This thread's part of a row: whole chunks, and the same ones every time.
     Range tokens(int64_t size) const {
         const Range chunks = share(num_chunks(size), worker);
-        return {chunks.begin * CHUNK, smaller(chunks.end * CHUNK, size)};
+        return {chunks.begin * CHUNK_TOKENS, smaller(chunks.end * CHUNK_TOKENS, size)};
     }
 
     template <class T>
@@ -73,7 +73,7 @@ const T* for_each_chunk(int64_t size, Team& team, const Find& find) {
     T* partials = team.next_partials<T>();
     const Range chunks = share(num_chunks(size), team.worker);
     for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-        partials[chunk] = find(Range{chunk * CHUNK, smaller((chunk + 1) * CHUNK, size)});
+        partials[chunk] = find(Range{chunk * CHUNK_TOKENS, smaller((chunk + 1) * CHUNK_TOKENS, size)});
     }
     team.worker.wait();
     return partials;
@@ -93,11 +93,11 @@ T sum_over_chunks(int64_t size, Team& team, const Find& find) {
 // `use` each block of `tokens` and the id of its first token; the last one is filled up with -inf.
 template <class Use>
 OCTAVO_INLINE void for_each_block(const float* logits, Range tokens, const Use& use) {
-    float padded[BLOCK];
-    for (int64_t first = tokens.begin; first < tokens.end; first += BLOCK) {
+    float padded[BLOCK_TOKENS];
+    for (int64_t first = tokens.begin; first < tokens.end; first += BLOCK_TOKENS) {
         const float* block = logits + first;
-        if (tokens.end - first < BLOCK) {
-            for (int64_t i = 0; i < BLOCK; ++i) {
+        if (tokens.end - first < BLOCK_TOKENS) {
+            for (int64_t i = 0; i < BLOCK_TOKENS; ++i) {
                 padded[i] = first + i < tokens.end ? logits[first + i] : -INFINITY;
             }
             block = padded;

@@ -6,16 +6,14 @@
 #include <new>
 #include <utility>
 
+#include "platform/round_up.h"
+
 namespace octavo {
 
 namespace {
 
 constexpr size_t HUGE_PAGE = 2 << 20;        // of x86-64, and of Arm with pages of 4 KB
 constexpr size_t HUGE_FROM = 2 * HUGE_PAGE;  // below, padding could double it
-
-size_t round_up(size_t value, size_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
 
 bool is_large(size_t num_bytes) {
     return num_bytes >= HUGE_FROM;

@@ -1,9 +1,6 @@
 #include "platform/thread_pool.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -13,6 +10,7 @@
 #include "platform/barrier.h"
 #include "platform/bell.h"
 #include "platform/memory.h"
+#include "platform/per_process.h"
 
 namespace octavo {
 
@@ -27,14 +25,12 @@ constexpr std::chrono::microseconds SPIN_FOR_JOB{100};
 // About 100 us: longer than any kernel's threads wait for each other, unless one of them lost its processor.
 constexpr int BARRIER_SPINS = 2000;
 
-// The threads of a pool in one process.
+// The threads of a pool.
 class Crew {
   public:
     Crew(int num_threads, const std::vector<Memory>& scratch);
 
     ~Crew() { dismiss(); }
-
-    bool is_of_this_process() const { return process_ == getpid(); }
 
     void run(const Job& job);
 
@@ -46,7 +42,6 @@ class Crew {
     void leave_pinned_processors() const;
     void dismiss();
 
-    const pid_t process_ = getpid();
     const int num_threads_;
     const std::vector<Memory>& scratch_;
     const std::vector<int> processors_ = allowed_processors();
@@ -120,36 +115,25 @@ void Crew::run(const Job& job) {
     take_part(0);
 }
 
+std::vector<Memory> make_scratch(int count, size_t num_bytes) {
+    std::vector<Memory> scratch;
+    for (int i = 0; i < count; ++i) {
+        scratch.emplace_back(num_bytes);
+    }
+    return scratch;
+}
+
 }  // namespace
 
 struct ThreadPool::State {
-    State(int count, size_t scratch_bytes) : num_threads(count) {
-        for (int i = 0; i < count; ++i) {
-            scratch.emplace_back(scratch_bytes);
-        }
-        crew = new Crew(count, scratch);
-    }
+    State(int count, size_t scratch_bytes)
+        : num_threads(count),
+          scratch(make_scratch(count, scratch_bytes)),
+          crew([this] { return std::make_unique<Crew>(num_threads, scratch); }) {}
 
-    // The threads of a parent process do not exist here: nothing of theirs can be waited for or freed.
-    ~State() {
-        if (crew.load()->is_of_this_process()) {
-            delete crew.load();
-        }
-    }
-
-    // No lock guards this, since a fork could have copied it locked.
-    Crew& current_crew() {
-        Crew* found = crew.load();
-        if (found->is_of_this_process()) {
-            return *found;
-        }
-        auto fresh = std::make_unique<Crew>(num_threads, scratch);
-        return crew.compare_exchange_strong(found, fresh.get()) ? *fresh.release() : *found;
-    }
-
-    int num_threads;
-    std::vector<Memory> scratch;
-    std::atomic<Crew*> crew;
+    const int num_threads;
+    const std::vector<Memory> scratch;
+    PerProcess<Crew> crew;
 };
 
 ThreadPool::ThreadPool(int num_threads, size_t scratch_bytes)
@@ -162,7 +146,7 @@ int ThreadPool::num_threads() const {
 }
 
 void ThreadPool::run(const Job& job) {
-    state_->current_crew().run(job);
+    state_->crew.get().run(job);
 }
 
 double ThreadPool::barrier_ns() {

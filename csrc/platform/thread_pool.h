@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 
+#include "platform/inline.h"
+
 namespace octavo {
 
 // Threads that take part in the same job meet here. Nobody leaves before all have come.
@@ -24,7 +26,7 @@ struct Worker {
     uint8_t* scratch;  // this thread's own memory, a multiple of 64; its content does not survive a kernel
     size_t scratch_bytes;
 
-    void wait() {
+    OCTAVO_INLINE void wait() {
         if (count > 1)
             barrier->wait(index);
     }
@@ -35,7 +37,7 @@ struct Range {
     int64_t begin, end;
 };
 
-inline Range share(int64_t total, const Worker& worker) {
+OCTAVO_INLINE Range share(int64_t total, const Worker& worker) {
     return {total * worker.index / worker.count, total * (worker.index + 1) / worker.count};
 }
 

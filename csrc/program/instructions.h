@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/formats.h"
+#include "platform/inline.h"
 
 namespace octavo {
 
@@ -20,7 +21,7 @@ struct View {
     int column = 0;
     int num_columns = 0;
 
-    bool exists() const { return buffer >= 0; }
+    OCTAVO_INLINE bool exists() const { return buffer >= 0; }
 };
 
 // A matrix [n, k] (out, in) as `pack_panels` left it.
@@ -91,6 +92,11 @@ struct Rope {
 };
 
 enum class KVType { bf16, f32, fp8_e4m3 };
+
+// Of a number of K or V.
+OCTAVO_INLINE constexpr int64_t number_bytes(KVType type) {
+    return type == KVType::f32 ? 4 : type == KVType::bf16 ? 2 : 1;
+}
 
 constexpr int MAX_HEAD_SIZE = 256;  // that a cache may have: kernels keep a few heads in fixed buffers
 
@@ -163,7 +169,7 @@ struct Step {
     uint8_t* shared_scratch;
     int64_t shared_scratch_bytes;
 
-    float* row(const View& view, int64_t t) const {
+    OCTAVO_INLINE float* row(const View& view, int64_t t) const {
         const Buffer& buffer = buffers[view.buffer];
         return buffer.data + t * buffer.stride + view.column;
     }

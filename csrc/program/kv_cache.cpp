@@ -1,30 +1,21 @@
 #include "program/kv_cache.h"
 
 #include <cstring>
-#include <new>
 
 namespace octavo {
 
 namespace {
 
 KVCache with_page_bytes(KVCache shape) {
-    shape.page_bytes = kv_page_bytes(shape.type, shape.block_size, shape.head_size);
+    shape.page_bytes = shape.block_size * kv_head_bytes(shape.type, shape.head_size);
     return shape;
 }
 
 }  // namespace
 
-int64_t kv_page_bytes(KVType type, int block_size, int head_size) {
-    const int64_t num_elements = 2 * static_cast<int64_t>(block_size) * head_size;
-    switch (type) {
-        case KVType::bf16:
-            return num_elements * 2;
-        case KVType::f32:
-            return num_elements * 4;
-        case KVType::fp8_e4m3:
-            return num_elements + 2 * static_cast<int64_t>(block_size) * sizeof(float);
-    }
-    return 0;
+int64_t kv_head_bytes(KVType type, int head_size) {
+    const int64_t scale_bytes = type == KVType::fp8_e4m3 ? sizeof(float) : 0;
+    return 2 * (head_size * number_bytes(type) + scale_bytes);
 }
 
 KVCacheGroup::KVCacheGroup(const KVCache& shape, int num_layers)

@@ -8,8 +8,8 @@
 
 namespace octavo {
 
-// Bytes of one block of one KV head of one layer: K, V and, for fp8_e4m3, their scales.
-int64_t kv_page_bytes(KVType type, int block_size, int head_size);
+// Bytes of one token's K and V in one KV head of one layer, with their scales for fp8_e4m3.
+int64_t kv_head_bytes(KVType type, int head_size);
 
 class KVCacheGroup {
   public:

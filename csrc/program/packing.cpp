@@ -25,7 +25,7 @@ struct BlockLayout {
 };
 
 // In the order of `Format`.
-constexpr BlockLayout BLOCKS[NUM_FORMATS] = {
+constexpr BlockLayout BLOCKS[] = {
     {},                                       // F32
     {},                                       // F16
     {},                                       // BF16
@@ -41,6 +41,7 @@ constexpr BlockLayout BLOCKS[NUM_FORMATS] = {
     {{0, 4, 64}, {128, 2, 32}, 208, 0, 192},  // Q6_K
     {{2, 4, 16}, {}, 0, 0, 0},                // IQ4_NL
 };
+static_assert(sizeof(BLOCKS) / sizeof(*BLOCKS) == NUM_FORMATS, "one for each format");
 
 template <class T>
 T read(const uint8_t* from) {
@@ -325,13 +326,14 @@ template <Format FORMAT, class Element>
 constexpr Codec PLAIN = {dequantize<FORMAT>, pack_plain<FORMAT, Element>};
 
 // In the order of `Format`.
-constexpr Codec CODECS[NUM_FORMATS] = {
+constexpr Codec CODECS[] = {
     PLAIN<Format::F32, uint32_t>, PLAIN<Format::F16, uint16_t>, PLAIN<Format::BF16, uint32_t>,
     QUANTIZED<Format::Q4_0>,      QUANTIZED<Format::Q4_1>,      QUANTIZED<Format::Q5_0>,
     QUANTIZED<Format::Q5_1>,      QUANTIZED<Format::Q8_0>,      QUANTIZED<Format::Q2_K>,
     QUANTIZED<Format::Q3_K>,      QUANTIZED<Format::Q4_K>,      QUANTIZED<Format::Q5_K>,
     QUANTIZED<Format::Q6_K>,      QUANTIZED<Format::IQ4_NL>,
 };
+static_assert(sizeof(CODECS) / sizeof(*CODECS) == NUM_FORMATS, "one for each format");
 
 }  // namespace
 

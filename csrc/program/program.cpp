@@ -58,22 +58,23 @@ struct ScratchBytes {
 }  // namespace
 
 int Program::add_input(int num_columns) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(state_.get().mutex);
     plan_.push_back({0, num_inputs_++, num_columns});
     return num_buffers() - 1;
 }
 
 int Program::add_buffer(int64_t offset, int num_columns) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(state_.get().mutex);
     plan_.push_back({offset, -1, num_columns});
     arena_columns_ = std::max(arena_columns_, offset + round_up(num_columns, ARENA_ALIGNMENT));
     return num_buffers() - 1;
 }
 
 void Program::add(Instruction instruction) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    State& state = state_.get();
+    const std::lock_guard<std::mutex> lock(state.mutex);
     instructions_.push_back(std::move(instruction));
-    scratch_tokens_ = 0;  // it may want more than those before it
+    state.scratch_tokens = 0;  // it may want more than those before it
 }
 
 Buffer Program::find(int buffer, const Memory& arena, int64_t num_tokens) const {
@@ -81,22 +82,22 @@ Buffer Program::find(int buffer, const Memory& arena, int64_t num_tokens) const 
     return {reinterpret_cast<float*>(arena.data()) + plan.offset * padded(num_tokens), plan.num_columns};
 }
 
-Arena Program::take_arena(int64_t num_tokens) {
+Arena Program::take_arena(State& state, int64_t num_tokens) const {
     const size_t num_bytes = arena_columns_ * padded(num_tokens) * sizeof(float);
-    const auto unused = std::partition(arenas_.begin(), arenas_.end(),
+    const auto unused = std::partition(state.arenas.begin(), state.arenas.end(),
                                        [](const Arena& each) { return each.use_count() > 1; });
-    Arena arena = unused != arenas_.end() && (*unused)->size() >= num_bytes ? *unused : nullptr;
-    arenas_.erase(unused, arenas_.end());  // before another is made: both need not be there at once
+    Arena arena = unused != state.arenas.end() && (*unused)->size() >= num_bytes ? *unused : nullptr;
+    state.arenas.erase(unused, state.arenas.end());  // before another is made: both need not be there at once
     if (!arena) {
         arena = std::make_shared<Memory>(num_bytes);
     }
-    arenas_.push_back(arena);
+    state.arenas.push_back(arena);
     return arena;
 }
 
-void Program::size_scratch(int64_t num_tokens) {
+void Program::size_scratch(State& state, int64_t num_tokens) const {
     // No instruction wants less for more tokens, so that one look is enough for all shorter steps.
-    if (num_tokens <= scratch_tokens_) {
+    if (num_tokens <= state.scratch_tokens) {
         return;
     }
     const ScratchBytes wanted{*engine_.kernels, num_tokens, engine_.pool.num_threads()};
@@ -104,35 +105,37 @@ void Program::size_scratch(int64_t num_tokens) {
     for (const Instruction& instruction : instructions_) {
         num_bytes = std::max(num_bytes, std::visit(wanted, instruction));
     }
-    if (num_bytes > static_cast<int64_t>(scratch_.size())) {
-        scratch_ = Memory(num_bytes);
+    if (num_bytes > static_cast<int64_t>(state.scratch.size())) {
+        state.scratch = Memory(num_bytes);
     }
-    scratch_tokens_ = num_tokens;
+    state.scratch_tokens = num_tokens;
 }
 
 Arena Program::run(const StepInputs& inputs) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Arena arena = take_arena(inputs.num_tokens);
+    State& state = state_.get();
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    Arena arena = take_arena(state, inputs.num_tokens);
     if (inputs.num_tokens == 0) {
         return arena;
     }
-    size_scratch(padded(inputs.num_tokens));
-    step_.num_tokens = inputs.num_tokens;
-    step_.token_ids = inputs.token_ids;
-    step_.positions = inputs.positions;
-    step_.groups = inputs.groups;
-    step_.shared_scratch = scratch_.data();
-    step_.shared_scratch_bytes = static_cast<int64_t>(scratch_.size());
-    step_.buffers.resize(plan_.size());
+    size_scratch(state, padded(inputs.num_tokens));
+    Step& step = state.step;
+    step.num_tokens = inputs.num_tokens;
+    step.token_ids = inputs.token_ids;
+    step.positions = inputs.positions;
+    step.groups = inputs.groups;
+    step.shared_scratch = state.scratch.data();
+    step.shared_scratch_bytes = static_cast<int64_t>(state.scratch.size());
+    step.buffers.resize(plan_.size());
     for (int buffer = 0; buffer < num_buffers(); ++buffer) {
         const int input = plan_[buffer].input;
         // Kernels only read inputs: no instruction has one as its `out`.
-        step_.buffers[buffer] =
+        step.buffers[buffer] =
             input >= 0 ? Buffer{const_cast<float*>(inputs.inputs[input]), plan_[buffer].num_columns}
                        : find(buffer, *arena, inputs.num_tokens);
     }
-    engine_.pool.run([this](Worker& worker) {
-        const Runner runner{*engine_.kernels, step_, worker};
+    engine_.pool.run([this, &step](Worker& worker) {
+        const Runner runner{*engine_.kernels, step, worker};
         for (const Instruction& instruction : instructions_) {
             std::visit(runner, instruction);
             worker.wait();

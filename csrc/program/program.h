@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "platform/memory.h"
+#include "platform/per_process.h"
 #include "program/engine.h"
 #include "program/instructions.h"
 
@@ -61,20 +62,24 @@ class Program {
         int num_columns;
     };
 
-    Arena take_arena(int64_t num_tokens);
-    void size_scratch(int64_t num_tokens);
+    // What a step uses and leaves for the next one.
+    struct State {
+        std::mutex mutex;  // guards what the program is made of, too
+        Step step{};
+        std::vector<Arena> arenas;  // those that were held when the last step began, and that step's
+        Memory scratch{0};
+        int64_t scratch_tokens = 0;  // the longest step that scratch was sized for
+    };
+
+    Arena take_arena(State& state, int64_t num_tokens) const;
+    void size_scratch(State& state, int64_t num_tokens) const;
 
     Engine& engine_;
     std::vector<Instruction> instructions_;
     std::vector<Plan> plan_;
     int num_inputs_ = 0;
     int64_t arena_columns_ = 0;
-
-    std::mutex mutex_;  // guards all that follows
-    Step step_{};
-    std::vector<Arena> arenas_;  // those that were held when the last step began, and that step's
-    Memory scratch_{0};
-    int64_t scratch_tokens_ = 0;  // the longest step that scratch_ was sized for
+    PerProcess<State> state_{[] { return std::make_unique<State>(); }};
 };
 
 }  // namespace octavo

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.flags import SectionedCommand, engine_config, engine_options
+from octavo.cli.output import write_table
 from octavo.config import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -157,10 +158,8 @@ def _check_writable(json_path: str | None) -> None:
 
 def _write(json_path: str | None, data: Any, table: RenderableType) -> None:
     """Write `data` as JSON where it was asked for, and the table unless that is on standard output."""
-    from rich.console import Console
-
     if json_path is not None:
         with click.open_file(json_path, "w", encoding="utf-8") as file:
             file.write(json.dumps(data, indent=2) + "\n")
     if json_path != "-":
-        Console().print(table)
+        write_table(table)

@@ -20,10 +20,12 @@ from rich.table import Table
 from octavo.backends.native.kv_cache import KVCaches, head_bytes
 from octavo.backends.native.library import make_engine
 from octavo.backends.native.program import compile_program
+from octavo.backends.native.support import FORMATS
 from octavo.cli.bench_probes import MachineProbe, probe_machine
 from octavo.cli.bench_report import describe_barriers, describe_probe
 from octavo.cli.bench_weights import random_weight
 from octavo.cli.bench_work import AttentionWork, Work, arithmetic_of
+from octavo.errors import UnsupportedError
 from octavo.ops import AttentionLayer, Linear, Ops
 from octavo.types.batch import CommonAttentionMetadata
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
@@ -120,9 +122,11 @@ class KernelReport:
 def measure_all(formats: Sequence[str], num_threads: int | None, tell: Callable[[str], None]) -> KernelReport:
     """Measure every kernel, and probe the machine before and after; `tell` is told each kernel's name.
 
-    `num_threads` None = as many as the engine would take. Raises UnsupportedError without the native backend,
-    and for a format that it does not multiply.
+    `formats` may be in any case, `num_threads` None = as many as the engine would take. Raises
+    UnsupportedError without the native backend, and for a format that it does not multiply; ConfigError for a
+    number of threads that no engine takes.
     """
+    formats = tuple(map(_format_with_kernel, formats))
     engine = make_engine(num_threads or default_num_threads())
     probe, before_ns, times = probe_machine(engine), engine.barrier_ns(), []
     for time in measure_kernels(engine, formats):
@@ -134,7 +138,7 @@ def measure_all(formats: Sequence[str], num_threads: int | None, tell: Callable[
 
 
 def measure_kernels(engine: Any, formats: Sequence[str]) -> Iterator[KernelTime]:
-    """Every kernel, one after the other. Raises UnsupportedError for a format that has none."""
+    """Every kernel, one after the other; `formats` all have some."""
     for format_name in formats:
         for shape in LINEAR_SHAPES:
             if shape[0] % format_named(format_name).block_size == 0:
@@ -232,6 +236,15 @@ def measure_norm(engine: Any, size: int) -> Iterator[KernelTime]:
             call_s=_fastest_s(partial(program.run, num_tokens, x=x)) / NUM_NORMS,
             work=Work(2 * x.nbytes, {}),
         )
+
+
+def _format_with_kernel(name: str) -> str:
+    found = name.upper()
+    if found not in FORMATS:
+        raise UnsupportedError(
+            f"there are no kernels for weights in format {name!r}; there are for {', '.join(FORMATS)}"
+        )
+    return found
 
 
 def _fastest_s(run: Callable[[], Any]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import ml_dtypes
 import numpy as np
 
 from octavo.errors import UnsupportedError
@@ -25,30 +24,34 @@ SCALE_OFFSETS: Mapping[str, tuple[int, ...]] = {
     "Q6_K": (208,),
     "IQ4_NL": (0,),
 }
-PLAIN_TYPES: Mapping[str, np.dtype] = {
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-}
-MAX_SCALE = 0.01
+PLAIN_FORMATS = ("F32", "F16", "BF16")
+MAX_SCALE = 0.01  # so that weights, which are up to 4096 times a scale, are of an ordinary size
 
 
 def random_weight(format_name: str, num_rows: int, num_columns: int) -> Weight:
     """A matrix of shape (num_rows, num_columns), the same every time.
 
-    Raises UnsupportedError for a format that is not in PLAIN_TYPES or SCALE_OFFSETS, WeightError where the
+    Raises UnsupportedError for a format that is not in PLAIN_FORMATS or SCALE_OFFSETS, WeightError where the
     columns are no whole number of blocks.
     """
     rng = np.random.default_rng(0)
     shape = (num_rows, num_columns)
-    if format_name in PLAIN_TYPES:
-        data = rng.standard_normal(shape, np.float32).astype(PLAIN_TYPES[format_name]).view(np.uint8)
+    if format_name in PLAIN_FORMATS:
+        data = _plain(format_name, rng.standard_normal(shape, np.float32)).view(np.uint8)
     elif format_name in SCALE_OFFSETS:
         data = _random_blocks(rng, format_name, shape)
     else:
-        known = ", ".join((*PLAIN_TYPES, *SCALE_OFFSETS))
+        known = ", ".join((*PLAIN_FORMATS, *SCALE_OFFSETS))
         raise UnsupportedError(f"there are no random weights in format {format_name!r}; there are in {known}")
     return Weight(f"random {format_name}", shape, format_named(format_name), data)
+
+
+def _plain(format_name: str, numbers: np.ndarray) -> np.ndarray:
+    if format_name == "F32":
+        return numbers
+    if format_name == "F16":
+        return numbers.astype(np.float16)
+    return (numbers.view(np.uint32) >> 16).astype(np.uint16)  # BF16 is the upper half of float32
 
 
 def _random_blocks(rng: np.random.Generator, format_name: str, shape: tuple[int, int]) -> np.ndarray:

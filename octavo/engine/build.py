@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from octavo.backends.backend import Backend
 from octavo.config import AUTO, EngineConfig
@@ -14,13 +13,14 @@ from octavo.errors import CapacityError, ConfigError, UnsupportedError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.kv_cache.layout import check_fits, plan_kv_cache
 from octavo.logs import get_logger
-from octavo.models.load import open_model
+from octavo.models.load import make_model
 from octavo.models.model import Model
 from octavo.models.spec import ModelSpec
 from octavo.ops import AttentionLayer
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig
 from octavo.types.outputs import EngineInfo
+from octavo.weights.loader import ModelFiles
 from octavo.worker.input_batch import InputBatch
 from octavo.worker.memory import kv_cache_bytes
 from octavo.worker.model_runner import ModelRunner
@@ -30,14 +30,14 @@ logger = get_logger(__name__)
 
 
 def build_engine(
-    config: EngineConfig, model_path: Path, num_token_ids: int | None
+    config: EngineConfig, source: ModelFiles, num_token_ids: int | None
 ) -> tuple[EngineCore, EngineInfo]:
-    """An engine for the model at `model_path`, ready to step, and what its front end must know.
+    """An engine for the model in `source`, ready to step, and what its front end must know.
 
     `num_token_ids` is how many ids the tokenizer knows; None = as many as the model. Raises ConfigError,
     CapacityError, WeightError or UnsupportedError, each saying what to change.
     """
-    model = open_model(model_path)
+    model = make_model(source)
     longest = _longest_sequence(config, model.spec)
     vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
     backend = _load(config, model, vocab_size)

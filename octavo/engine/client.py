@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Protocol
 
 from octavo.config import EngineConfig
 from octavo.engine.build import build_engine
-from octavo.models.registry import find_architecture
+from octavo.models.registry import GGUF_ARCHITECTURES, find_architecture
 from octavo.types.outputs import EngineCoreOutputs, EngineInfo
 from octavo.types.requests import EngineCoreRequest
+from octavo.weights.loader import ModelFiles
 
 
 def check_architecture(architecture: str) -> None:
-    """Raise UnsupportedError, listing what there is, for an architecture that no engine here can run."""
-    find_architecture(architecture)
+    """Raise UnsupportedError for the architecture of a GGUF file, as it names it, that cannot be run here."""
+    find_architecture(architecture, GGUF_ARCHITECTURES)
 
 
 class EngineCoreClient(Protocol):
@@ -39,8 +39,8 @@ class EngineCoreClient(Protocol):
 class InprocClient:
     """The engine lives in this process, and steps when it is asked for output."""
 
-    def __init__(self, config: EngineConfig, model_path: Path, num_token_ids: int | None) -> None:
-        self.core, self.info = build_engine(config, model_path, num_token_ids)
+    def __init__(self, config: EngineConfig, source: ModelFiles, num_token_ids: int | None) -> None:
+        self.core, self.info = build_engine(config, source, num_token_ids)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """See `EngineCoreClient`."""

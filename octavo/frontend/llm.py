@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
-from tqdm import tqdm
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.errors import RequestError
@@ -201,7 +200,10 @@ def _progress_bar(use_tqdm: bool | Bar, total: int) -> Iterator[Callable[[Reques
     if not use_tqdm or not total:
         yield lambda output: None
         return
-    make_bar = tqdm if use_tqdm is True else use_tqdm
+    if use_tqdm is True:
+        from tqdm import tqdm as make_bar
+    else:
+        make_bar = use_tqdm
     num_tokens = {"input": 0, "output": 0}
     with make_bar(total=total, desc="Processed prompts", dynamic_ncols=True) as bar:
 

@@ -17,6 +17,7 @@ from octavo.hub import ALIASES, resolve_model, resolve_tokenizer
 from octavo.types.outputs import EngineInfo, RequestOutput
 from octavo.types.params import SamplingParams
 from octavo.weights.gguf import GGUFFile
+from octavo.weights.loader import ModelFiles, open_weights
 
 
 class LLMEngine:
@@ -35,13 +36,14 @@ class LLMEngine:
         alias = ALIASES.get(config.model.model)
         if alias is not None:
             check_architecture(alias.architecture)  # before it is fetched
-        path = resolve_model(config.model.model, revision=config.model.revision)
+        # Opened once for tokenizer and weights: to go through a vocabulary of a GGUF header takes a while.
+        source = open_weights(resolve_model(config.model.model, revision=config.model.revision))
         other = config.model.tokenizer
-        tokenizer = load_tokenizer(path if other is None else resolve_tokenizer(other))
+        tokenizer = make_tokenizer(source) if other is None else load_tokenizer(resolve_tokenizer(other))
         chat_template = ChatTemplate.from_setting(
             config.model.chat_template, tokenizer, config.model.allow_special_tokens_in_content
         )
-        return cls(InprocClient(config, path, tokenizer.vocab_size), tokenizer, chat_template)
+        return cls(InprocClient(config, source, tokenizer.vocab_size), tokenizer, chat_template)
 
     @property
     def info(self) -> EngineInfo:
@@ -84,4 +86,11 @@ class LLMEngine:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a GGUF file or a Hugging Face folder."""
-    return Tokenizer.from_folder(path) if path.is_dir() else Tokenizer.from_gguf(GGUFFile.open(path).metadata)
+    return Tokenizer.from_folder(path) if path.is_dir() else make_tokenizer(GGUFFile.open(path))
+
+
+def make_tokenizer(source: ModelFiles) -> Tokenizer:
+    """The tokenizer that comes with a model."""
+    if isinstance(source, GGUFFile):
+        return Tokenizer.from_gguf(source.metadata)
+    return Tokenizer.from_folder(source.path)

@@ -102,11 +102,16 @@ class UserRequest:
         """Whether every answer is complete."""
         return all(answer.finish_reason is not None for answer in self.answers)
 
-    def make_output(self, changed: list[Answer]) -> RequestOutput | None:
-        """What the user is to hear after news of the `changed` answers; None = nothing yet."""
+    def make_output(self, changed: list[Answer], now: float) -> RequestOutput | None:
+        """What the user is to hear after news, at `now`, of the `changed` answers; None = nothing yet."""
+        finished = self.finished
+        if self.metrics.first_token_time is None and any(answer.token_ids for answer in changed):
+            self.metrics = replace(self.metrics, first_token_time=now)
+        if finished:
+            self.metrics = replace(self.metrics, finished_time=now)
         kind = self.input.params.output_kind
         if kind is RequestOutputKind.FINAL_ONLY:
-            changed = self.answers if self.finished else []
+            changed = self.answers if finished else []
         due = [answer for answer in changed if answer.is_due()]
         if not due:
             return None
@@ -119,8 +124,8 @@ class UserRequest:
             prompt=self.input.prompt,
             prompt_token_ids=self.input.prompt_token_ids,
             outputs=[answer.make_output(kind) for answer in due],
-            finished=self.finished,
-            metrics=replace(self.metrics),
+            finished=finished,
+            metrics=self.metrics,
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             seed=self.input.params.seed,
@@ -190,13 +195,7 @@ class OutputProcessor:
             if answer.index == 0:  # later ones find the prompt that the first has computed
                 user_request.num_cached_tokens = output.num_cached_tokens
             changed.setdefault(user_request, []).append(answer)
-        made = []
-        for user_request, answers in changed.items():
-            metrics = user_request.metrics
-            if metrics.first_token_time is None and any(answer.token_ids for answer in answers):
-                metrics.first_token_time = now
-            metrics.finished_time = now if user_request.finished else None
-            made.append(user_request.make_output(answers))
+        made = [user_request.make_output(answers, now) for user_request, answers in changed.items()]
         return ProcessedOutputs([output for output in made if output is not None], to_abort)
 
     def _update(self, answer: Answer, output: EngineCoreOutput) -> bool:

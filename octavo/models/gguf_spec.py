@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.errors import WeightError
 from octavo.models.keys import Keys
-from octavo.models.registry import find_architecture
+from octavo.models.registry import GGUF_ARCHITECTURES, find_architecture
 from octavo.models.rope import LinearScaling, NoScaling, RopeScaling, RopeSpec, YarnScaling, yarn_magnitude
 from octavo.models.spec import ModelSpec
 from octavo.models.tensors import tensor_name
@@ -29,7 +29,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], source: WeightSource) -> ModelSp
     """
     general = Keys(metadata, _FILE, "general.")
     architecture = general.text("architecture")
-    family = find_architecture(architecture)
+    family = find_architecture(architecture, GGUF_ARCHITECTURES)
     keys = Keys(metadata, _FILE, f"{architecture}.")
     keys.accept("expert_count", 0)
     keys.accept("attention.scale")

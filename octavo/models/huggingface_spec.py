@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.models.keys import Keys
-from octavo.models.registry import find_architecture
+from octavo.models.registry import HUGGING_FACE_ARCHITECTURES, find_architecture
 from octavo.models.rope import (
     LinearScaling,
     Llama3Scaling,
@@ -33,7 +33,7 @@ def spec_from_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     the key, for what is missing or makes no sense.
     """
     keys = Keys(config, _FILE)
-    family = find_architecture(str(keys.first("architectures")))
+    family = find_architecture(str(keys.first("architectures")), HUGGING_FACE_ARCHITECTURES)
     keys.accept("hidden_act", "silu")
     keys.accept("quantization_config")
     hidden_size, num_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")

@@ -10,7 +10,7 @@ from octavo.models.model import Model
 from octavo.models.registry import load_model
 from octavo.weights.gguf import GGUFFile
 from octavo.weights.json_object import read_object
-from octavo.weights.loader import open_weights
+from octavo.weights.loader import ModelFiles, open_weights
 
 
 def open_model(path: Path) -> Model:
@@ -18,7 +18,11 @@ def open_model(path: Path) -> Model:
 
     Raises WeightError or UnsupportedError, in one line that names the file and what is wrong with it.
     """
-    source = open_weights(path)
+    return make_model(open_weights(path))
+
+
+def make_model(source: ModelFiles) -> Model:
+    """The model in an open GGUF file or Hugging Face folder. Raises what `open_model` raises."""
     if isinstance(source, GGUFFile):
         return load_model(source, spec_from_gguf(source.metadata, source))
-    return load_model(source, spec_from_config(read_object(path / "config.json"), path.name))
+    return load_model(source, spec_from_config(read_object(source.path / "config.json"), source.path.name))

@@ -23,19 +23,23 @@ def _llama(spec: ModelSpec, tensors: ModelTensors) -> Model:
 
 _FACTORIES: Mapping[str, Callable[[ModelSpec, ModelTensors], Model]] = MappingProxyType({"llama": _llama})
 
-# Names that files give their architecture: GGUF's `general.architecture`, and config.json's `architectures`.
-_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
-    {"llama": "llama", "LlamaForCausalLM": "llama", "MistralForCausalLM": "llama"}
+# Families by the names that files give their architecture.
+GGUF_ARCHITECTURES: Mapping[str, str] = MappingProxyType({"llama": "llama"})
+"""By what GGUF files say in `general.architecture`."""
+HUGGING_FACE_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama"}
 )
+"""By what config.json says in `architectures`."""
 
 
-def find_architecture(name: str) -> str:
-    """The registry's key for what a file calls `name`. Raises UnsupportedError, listing what there is."""
-    if name not in _ARCHITECTURES:
-        raise UnsupportedError(
-            f"model architecture {name!r} is not supported; supported: {', '.join(_ARCHITECTURES)}"
-        )
-    return _ARCHITECTURES[name]
+def find_architecture(name: str, known: Mapping[str, str]) -> str:
+    """The family of what a file calls `name`, which `known` lists by the names of such files.
+
+    Raises UnsupportedError, in the same names, for one that is not there.
+    """
+    if name not in known:
+        raise UnsupportedError(f"model architecture {name!r} is not supported; supported: {', '.join(known)}")
+    return known[name]
 
 
 def load_model(source: WeightSource, spec: ModelSpec) -> Model:

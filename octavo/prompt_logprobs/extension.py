@@ -54,6 +54,8 @@ class PromptLogprobsExtension:
 
     def after_forward(self, batch: Batch, hidden: Any) -> None:
         """Gather from the chunk of each wanted prompt that was just computed."""
+        if not self.prompts:
+            return
         for index, row in enumerate(batch.rows.tolist()):
             prompt = self.prompts.get(row)
             if prompt is None or prompt.complete:
@@ -70,6 +72,8 @@ class PromptLogprobsExtension:
 
     def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
         """Deliver with the first generated token."""
+        if not self.prompts:
+            return
         for index in batch.sampled_index.tolist():
             prompt = self.prompts.pop(int(batch.rows[index]), None)
             if prompt is not None:

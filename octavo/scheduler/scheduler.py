@@ -98,7 +98,7 @@ class Scheduler:
         num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self._free_rows))
         budget = StepBudget(self.config.max_num_batched_tokens, len(self.running) + num_seated)
         self._schedule_running(budget)
-        if not budget.preempted:  # memory is short: admit nobody on top of a preemption
+        if num_seated and not budget.preempted:  # memory is short: admit nobody on top of a preemption
             self._schedule_waiting(budget)
         return self._make_output(budget)
 

@@ -91,7 +91,7 @@ class CompletionOutput:
         return self.finish_reason is not None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """When things happened to a request, in seconds since the epoch; None = not yet."""
 

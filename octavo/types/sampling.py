@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 import numpy as np
 
@@ -19,24 +17,21 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     rank: int  # of the chosen token: how many tokens are at least as likely, itself included
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenLists:
+class TokenLists(msgspec.Struct, frozen=True, eq=False):
     """A list of tokens for each of L rows: that of row r is token_ids[offsets[r] : offsets[r + 1]]."""
 
     offsets: np.ndarray  # [L + 1] int64, from 0 to len(token_ids), never falling
     token_ids: np.ndarray  # [n] int32, each an id of the vocabulary
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LogitBias:
+class LogitBias(msgspec.Struct, frozen=True, eq=False):
     """What is added to the logits of some tokens of each row."""
 
     tokens: TokenLists  # a token listed twice is added to twice
     values: np.ndarray  # [n] float32, of tokens.token_ids
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Penalties:
+class Penalties(msgspec.Struct, frozen=True, eq=False):
     """How much less likely each row makes the tokens it has seen; `[L]` float32."""
 
     # > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
@@ -47,8 +42,7 @@ class Penalties:
     output: TokenLists
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SamplingMetadata:
+class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
     """How each of the step's L rows of logits is to be sampled. Arrays are [L], in the rows' order.
 
     The last three change the logits of any row, greedy ones too; None where no row of the step asks for it.
@@ -72,8 +66,7 @@ class SamplingMetadata:
         return self.allowed is not None or self.bias is not None or self.penalties is not None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SamplerOutput:
+class SamplerOutput(msgspec.Struct, frozen=True, eq=False):
     """What was sampled from L rows of logits."""
 
     sampled_token_ids: np.ndarray  # [L] int64; INVALID_TOKEN_ID where the row held no usable number

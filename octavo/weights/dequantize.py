@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
 from octavo.errors import UnsupportedError, WeightError
@@ -81,6 +80,10 @@ def _sub_blocks(quants: np.ndarray, num_sub_blocks: int) -> np.ndarray:
 
 def _plain(blocks: np.ndarray) -> np.ndarray:
     return blocks.astype(np.float32)
+
+
+def _bf16(blocks: np.ndarray) -> np.ndarray:
+    return (blocks.astype(np.uint32) << 16).view(np.float32)
 
 
 # Blocks of 32 elements with one scale.
@@ -178,7 +181,7 @@ def _block(*fields: tuple[str, str] | tuple[str, str, int]) -> np.dtype:
 _DECODERS: dict[str, _Decoder] = {
     "F32": (np.dtype("<f4"), _plain),
     "F16": (np.dtype("<f2"), _plain),
-    "BF16": (np.dtype(ml_dtypes.bfloat16), _plain),
+    "BF16": (np.dtype("<u2"), _bf16),
     "F64": (np.dtype("<f8"), _plain),
     "I8": (np.dtype("i1"), _plain),
     "I16": (np.dtype("<i2"), _plain),

@@ -9,10 +9,13 @@ from octavo.weights.gguf import MAGIC, GGUFFile
 from octavo.weights.mapped_file import MappedFile
 from octavo.weights.safetensors import INDEX_NAME, SINGLE_NAME, SafetensorsFolder
 
+ModelFiles = GGUFFile | SafetensorsFolder
+"""An open model: its files are mapped, its tensors are found, its header is read."""
+
 _ACCEPTED = f"give a GGUF file (any shard of a split one) or a folder with {SINGLE_NAME} or {INDEX_NAME}"
 
 
-def open_weights(path: Path) -> GGUFFile | SafetensorsFolder:
+def open_weights(path: Path) -> ModelFiles:
     """Map the model at `path`: a GGUF file, or a folder of safetensors.
 
     Raises ModelNotFoundError when nothing is there, WeightError when it is something else or damaged.

@@ -32,9 +32,9 @@ class BlockTable:
 
     def get_rows(self, rows: np.ndarray) -> np.ndarray:
         """The tables of `rows` [n] as [n, B] int32, B blocks being the most that any of them has."""
-        return self.block_ids[rows, : self.num_blocks[rows].max(initial=0)]
+        return self.block_ids[rows, : max(self.num_blocks[rows].tolist(), default=0)]
 
     def compute_slot_mapping(self, token_rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Where in the cache the tokens at `positions` [T] of `token_rows` [T] lie: [T] int64."""
-        block_ids = self.block_ids[token_rows, positions // self.block_size].astype(np.int64)
-        return block_ids * self.block_size + positions % self.block_size
+        block_ids = self.block_ids[token_rows, positions // self.block_size]
+        return block_ids * np.int64(self.block_size) + positions % self.block_size

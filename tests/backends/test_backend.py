@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from typing import NoReturn
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,7 @@ from octavo.models.model import Model
 from octavo.sampling.sampler import Sampler
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
 from octavo.types.sampling import SamplingMetadata
+from octavo.weights.weight import Weight
 from tests.backends.steps import Request, cache_config, run_steps, whole_prompt_logits
 from tests.models.tiny_llama import make_config, make_model
 
@@ -29,6 +34,18 @@ def test_a_cache_that_does_not_fit_is_refused_with_its_size(backend: ReferenceBa
     config = KVCacheConfig(2**40, (KVCacheGroup(FullAttentionSpec(16, 8, 128, 1024), (0, 1)),))
     with pytest.raises(CapacityError, match=f"{config.total_bytes / 2**20:.0f} MiB"):
         backend.allocate_kv_cache(config)
+
+
+def test_weights_that_do_not_fit_are_refused_with_their_size(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(weights: Iterable[Weight]) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr("octavo.backends.reference.backend.Parameters", allocate)
+    mebibytes = 4 * sum(math.prod(weight.shape) for weight in model.weights) / 2**20
+    with pytest.raises(CapacityError, match=rf"take {mebibytes:.0f} MiB as float32.*a smaller model$"):
+        ReferenceBackend(Sampler(None)).load_model(model)
 
 
 def test_zeroed_blocks_are_zero_and_no_others(backend: ReferenceBackend, model: Model) -> None:

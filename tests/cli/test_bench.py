@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 from octavo.cli import bench_scheduler
 from octavo.cli.bench_scheduler import SchedulerCase, SchedulerCost
@@ -39,6 +41,20 @@ def test_the_costs_of_every_case_are_a_table(octavo: Octavo) -> None:
     assert result.exit_code == 0
     rows = [line.split() for line in result.stdout.splitlines() if "20.0" in line or "5.0" in line]
     assert [row[-2] for row in rows] == ["20.0", "5.0"]
+
+
+def test_a_table_away_from_a_terminal_is_as_wide_as_its_text(
+    octavo: Octavo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def render(costs: Sequence[SchedulerCost]) -> Table:
+        table = Table()
+        table.add_row("left " * 40, "right")
+        return table
+
+    monkeypatch.setattr(bench_scheduler, "render", render)
+    lines = octavo("bench", "scheduler").stdout.splitlines()
+    assert any("left " * 40 in line and "right" in line for line in lines)
+    assert max(map(len, lines)) < 250
 
 
 def test_json_on_standard_output_stands_in_place_of_the_table(octavo: Octavo) -> None:

@@ -39,6 +39,7 @@ def _engine(model: Path) -> LLMEngine:
             max_num_seqs=4,
             max_num_batched_tokens=16,
             max_model_len=64,
+            block_size=16,
             num_blocks_override=NUM_BLOCKS,
             enable_prefix_caching=False,
         )

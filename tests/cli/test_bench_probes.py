@@ -107,9 +107,24 @@ def test_the_command_reports_the_formats_it_was_asked_for(
         return REPORT.times
 
     monkeypatch.setattr(bench_kernels, "measure_kernels", measure)
-    result = octavo("bench", "kernels", "--format", "Q4_0", "--threads", "1", "--json", "-")
+    result = octavo("bench", "kernels", "--format", "q4_0", "--threads", "1", "--json", "-")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert asked == [("Q4_0",)]
     assert report["threads"] == 1
     assert report["times"][0]["name"] == "linear Q4_0 64 → 64"
+
+
+def test_the_command_names_the_formats_there_are_before_it_measures(octavo: Octavo) -> None:
+    result = octavo("bench", "kernels", "--format", "IQ2_XXS")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "octavo: error: there are no kernels for weights in format 'IQ2_XXS'; there are for F32, F16, BF16, "
+        "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL\n"
+    )
+
+
+def test_the_command_names_the_threads_it_takes(octavo: Octavo, engine: Any) -> None:
+    result = octavo("bench", "kernels", "--threads", "5000")
+    assert result.exit_code == 1
+    assert result.stderr == "octavo: error: num_threads must be from 1 to 1024, not 5000\n"

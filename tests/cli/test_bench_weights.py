@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.cli.bench_weights import PLAIN_TYPES, SCALE_OFFSETS, random_weight
+from octavo.cli.bench_weights import PLAIN_FORMATS, SCALE_OFFSETS, random_weight
 from octavo.errors import UnsupportedError, WeightError
 
-FORMATS = (*PLAIN_TYPES, *SCALE_OFFSETS)
+FORMATS = (*PLAIN_FORMATS, *SCALE_OFFSETS)
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

@@ -68,15 +68,15 @@ WAYS = {
     "in turn, prefix hits": Way(together=False, warm=True),
     "together, prefix hits": Way(warm=True),
     "together, one thread": Way({"threads": 1}),
-    "together, blocks of 32": Way({"block_size": 32}),
+    "together, blocks of 16": Way({"block_size": 16}),
     "together, blocks of 48": Way({"block_size": 48}),
-    "together, blocks of 32, prefix hits": Way({"block_size": 32}, warm=True),
-    "together, preempted": Way({"num_blocks_override": 34}, preempts=True),
+    "together, blocks of 16, prefix hits": Way({"block_size": 16}, warm=True),
+    "together, preempted": Way({"num_blocks_override": 34, "block_size": 16}, preempts=True),
     "together, preempted, chunks of 7": Way(
-        {"num_blocks_override": 34, "max_num_batched_tokens": 7}, preempts=True
+        {"num_blocks_override": 34, "block_size": 16, "max_num_batched_tokens": 7}, preempts=True
     ),
-    "together, preempted, blocks of 32, no prefix cache": Way(
-        {"num_blocks_override": 19, "block_size": 32, "enable_prefix_caching": False}, preempts=True
+    "together, preempted, no prefix cache": Way(
+        {"num_blocks_override": 19, "enable_prefix_caching": False}, preempts=True
     ),
 }
 

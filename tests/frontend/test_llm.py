@@ -26,7 +26,7 @@ def llm(tiny_model: Path) -> LLM:
 
 
 def make_llm(path: Path, **settings: Any) -> LLM:
-    return LLM(str(path), **{"kv_cache_memory": "8MiB", "max_num_seqs": 8, **settings})
+    return LLM(str(path), **{"kv_cache_memory": "8MiB", "block_size": 16, "max_num_seqs": 8, **settings})
 
 
 def core_of(llm: LLM) -> Scheduler:
@@ -523,7 +523,7 @@ def test_chat_template_variables_do_not_replace_arguments(llm: LLM) -> None:
 
 
 def test_a_cache_of_default_size_is_no_larger_than_could_be_used(tiny_model: Path) -> None:
-    llm = LLM(str(tiny_model), max_num_seqs=2)
+    llm = LLM(str(tiny_model), block_size=16, max_num_seqs=2)
     assert core_of(llm).kv_cache.pool.num_usable_blocks == 2 * CONTEXT // 16
 
 

@@ -7,7 +7,7 @@ import pytest
 from octavo.config import DEFAULT_MODEL
 from octavo.errors import UnsupportedError
 from octavo.hub.aliases import ALIASES, Alias
-from octavo.models.registry import find_architecture
+from octavo.models.registry import GGUF_ARCHITECTURES, find_architecture
 
 
 def test_default_model_is_the_first_alias() -> None:
@@ -38,5 +38,5 @@ def test_sizes_are_those_of_the_published_files() -> None:
 
 def test_alias_whose_architecture_cannot_run_yet_says_so() -> None:
     with pytest.raises(UnsupportedError):
-        find_architecture("gemma3")
+        find_architecture("gemma3", GGUF_ARCHITECTURES)
     assert "runs once Gemma 3 is supported" in ALIASES["gemma3-270m"].description

@@ -85,7 +85,7 @@ def test_a_preempted_request_reports_every_prompt_token_once(
         original(self, victim, budget)
 
     monkeypatch.setattr(Scheduler, "_preempt", counting)
-    llm = LLM(str(tiny_model), num_blocks_override=12, max_model_len=160)
+    llm = LLM(str(tiny_model), block_size=16, num_blocks_override=12, max_model_len=160)
     params = msgspec.structs.replace(PARAMS, max_tokens=40)
     outputs = llm.generate([PROMPT, PROMPT], params, use_tqdm=False)
     assert any(num_known > num_prompt for num_prompt, num_known in preempted)
@@ -109,7 +109,7 @@ def test_several_answers_compute_them_once(tiny_model: Path, monkeypatch: pytest
 
 
 def test_they_do_not_read_the_prefix_cache_but_fill_it(tiny_model: Path) -> None:
-    llm = LLM(str(tiny_model), kv_cache_memory="8MiB")
+    llm = LLM(str(tiny_model), block_size=16, kv_cache_memory="8MiB")
     outputs = [llm.generate(PROMPT, PARAMS, use_tqdm=False)[0] for _ in range(2)]
     assert [output.num_cached_tokens for output in outputs] == [0, 0]
     assert outputs[0].prompt_logprobs == outputs[1].prompt_logprobs

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from octavo.sampling.sampler import Sampler
 from octavo.types.sampling import (
@@ -298,10 +299,10 @@ class TestAdjustedLogits:
         one = np.ones(1, np.float32)
         nothing = TokenLists(np.array([0, 0]), np.array([], np.int32))
         token = TokenLists(np.array([0, 1]), np.array([0], np.int32))
-        changed = replace(
+        changed = structs.replace(
             metadata([row]),
             allowed=np.array([[0b1011]], np.uint32),
-            bias=LogitBias(replace(token, token_ids=np.array([1], np.int32)), 2 * one),
+            bias=LogitBias(structs.replace(token, token_ids=np.array([1], np.int32)), 2 * one),
             penalties=Penalties(one, 0 * one, 2 * one, prompt=nothing, output=token),
         )
         return result(Sampler(None, mode).forward(np.array([list(logits)], np.float32), changed), 0)

@@ -44,14 +44,16 @@ def test_arrays_have_the_types_that_backends_count_on() -> None:
     step = lay_out(make_input_batch(), plan({"a": 3}, [new("a", 0, range(3), [1])]))
     metadata = step.attention[0]
     wide = (
+        step.rows,
         step.positions,
         step.logits_indices,
         step.sampled_index,
+        step.sampled_rows,
         metadata.slot_mapping,
         metadata.positions,
     )
     assert {array.dtype for array in wide} == {np.dtype(np.int64)}
-    narrow = (step.rows, step.token_ids, step.query_start_loc, step.seq_lens, metadata.block_table)
+    narrow = (step.token_ids, step.query_start_loc, step.seq_lens, metadata.block_table)
     assert {array.dtype for array in narrow} == {np.dtype(np.int32)}
     assert metadata.is_prefilling.dtype == np.bool_
 
@@ -159,12 +161,14 @@ def test_every_group_has_its_own_table_and_slots() -> None:
     ]
 
 
-def test_a_token_that_is_none_is_not_written() -> None:
+def test_a_token_that_is_none_touches_no_other_row_and_nobody_who_takes_its_own() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 1, "b": 1}, [new("a", 0, [1], [1]), new("b", 1, [2], [2])]))
     rows.append_sampled(step, sampled(INVALID_TOKEN_ID, 20))
-    assert rows.num_tokens[:2].tolist() == [1, 2]
-    assert lay_out(rows, plan({"b": 1}, finished=["a"])).token_ids.tolist() == [20]
+    step = lay_out(rows, plan({"b": 1, "c": 1}, [new("c", 0, [3], [1])], finished=["a"]))
+    assert step.token_ids.tolist() == [20, 3]
+    rows.append_sampled(step, sampled(21, 30))
+    assert lay_out(rows, plan({"b": 1, "c": 1})).token_ids.tolist() == [21, 30]
 
 
 def test_the_last_token_fills_the_row() -> None:

@@ -52,7 +52,7 @@ def test_a_row_is_overwritten_whole() -> None:
     rows.set_row(0, SamplingParams(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, seed=11, logprobs=4))
     rows.set_row(0, SamplingParams(temperature=0.0, seed=0))
     after = rows.get_metadata(np.array([0]), np.array([0]))
-    for name in SamplingMetadata.__dataclass_fields__:
+    for name in SamplingMetadata.__struct_fields__:
         np.testing.assert_array_equal(getattr(after, name), getattr(plain, name), name)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.backends.capacity import room_for_kv_cache, room_for_weights
 from octavo.backends.native.fusion import fuse
 from octavo.backends.native.kv_cache import KVCaches, KVType, head_bytes
 from octavo.backends.native.operations import Recording
@@ -14,7 +15,6 @@ from octavo.backends.native.recorder import record
 from octavo.backends.native.sampling import NativeSampler
 from octavo.backends.native.support import check_supported
 from octavo.backends.native.weights import PackedWeights
-from octavo.errors import CapacityError
 from octavo.models.model import Model
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
@@ -62,25 +62,14 @@ class NativeBackend:
         CapacityError when there is no room for its weights.
         """
         self._forward_recording, logits = record_model(model)
-        try:
+        with room_for_weights(model, sum(weight.nbytes for weight in model.weights)):
             self._weights = PackedWeights(self.engine, [self._forward_recording, logits])
-        except MemoryError as error:
-            num_bytes = sum(weight.nbytes for weight in model.weights)
-            raise CapacityError(
-                f"the weights of {model.spec.name} take {num_bytes / 2**20:.0f} MiB, and memory ran out; "
-                "take a smaller model"
-            ) from error
         self._logits = Program(self.engine, logits, self._weights)
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         """Reserve zeroed K and V for all blocks of all layers. Raises CapacityError when there is no room."""
-        try:
+        with room_for_kv_cache(config):
             self._caches = KVCaches(config, self._kv_type)
-        except MemoryError as error:
-            raise CapacityError(
-                f"a KV cache of {config.num_blocks} blocks takes {config.total_bytes / 2**20:.0f} MiB, and "
-                "memory ran out; lower kv_cache_memory or num_blocks_override"
-            ) from error
         self._forward = Program(self.engine, self._forward_recording, self._weights, self._caches)
 
     def forward(self, batch: Batch) -> np.ndarray:

@@ -11,13 +11,10 @@ from octavo.types.kv import KVCacheConfig
 
 KVType = Literal["bf16", "f32", "fp8_e4m3"]
 
-_ELEMENT_BYTES = {"bf16": 2, "f32": 4, "fp8_e4m3": 1}
-_SCALE_BYTES = {"bf16": 0, "f32": 0, "fp8_e4m3": 4}  # of one token's K or V in one head
-
 
 def head_bytes(kv_type: KVType, head_size: int) -> int:
-    """Bytes of one token's K and V in one KV head."""
-    return 2 * (head_size * _ELEMENT_BYTES[kv_type] + _SCALE_BYTES[kv_type])
+    """Bytes of one token's K and V in one KV head. Raises UnsupportedError without the native extension."""
+    return load_library().kv_head_bytes(kv_type, head_size)
 
 
 class LayerPlace(NamedTuple):

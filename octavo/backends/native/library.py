@@ -50,8 +50,12 @@ def choose_instruction_set(usable: Sequence[str], forced: str | None) -> str:
 def make_engine(num_threads: int) -> Any:
     """An engine of `num_threads` threads, on the fastest instruction set or on that of OCTAVO_NATIVE.
 
-    Raises UnsupportedError without the extension module, ConfigError for an unusable OCTAVO_NATIVE.
+    Raises UnsupportedError without the extension module, ConfigError for an unusable OCTAVO_NATIVE or a
+    number of threads that no engine takes.
     """
     library = load_library()
     chosen = choose_instruction_set(library.usable_instruction_sets(), os.environ.get(VARIABLE))
-    return library.Engine(chosen, num_threads)
+    try:
+        return library.Engine(chosen, num_threads)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

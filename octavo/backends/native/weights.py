@@ -6,12 +6,12 @@ read, a row at a time, as they lie in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from octavo.backends.native.library import load_library
 from octavo.backends.native.operations import Linear, Recording
@@ -20,6 +20,8 @@ from octavo.weights.weight import Weight
 
 PANEL = 16  # outputs of a matrix that are packed together
 SHOW_PROGRESS_AFTER_S = 1.0
+# Less is packed before a bar would show, in not much more time than an import of tqdm takes (20 ms).
+SHOW_PROGRESS_FROM_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +89,7 @@ class PackedWeights:
         return start
 
     def _pack(self, engine: Any) -> None:
-        total = sum(weight.nbytes for weight in self._placements)
-        with tqdm(
-            total=total,
-            desc="packing weights",
-            unit="B",
-            unit_scale=True,
-            leave=False,
-            disable=None,  # tqdm's word for "only on a terminal"
-            delay=SHOW_PROGRESS_AFTER_S,
-        ) as bar:
+        with _progress_bar(sum(weight.nbytes for weight in self._placements)) as advance:
             for weight, placement in self._placements.items():
                 self._library.pack_into(
                     engine,
@@ -108,4 +101,24 @@ class PackedWeights:
                     placement.panel_stride,
                 )
                 release_pages(weight.data)  # the packed copy takes their place
-                bar.update(weight.nbytes)
+                advance(weight.nbytes)
+
+
+@contextmanager
+def _progress_bar(num_bytes: int) -> Iterator[Callable[[int], object]]:
+    """A bar over so many bytes, on a terminal; what it yields is called with the bytes done since."""
+    if num_bytes < SHOW_PROGRESS_FROM_BYTES:
+        yield lambda done: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(
+        total=num_bytes,
+        desc="packing weights",
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        disable=None,  # tqdm's word for "only on a terminal"
+        delay=SHOW_PROGRESS_AFTER_S,
+    ) as bar:
+        yield bar.update

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from octavo.backends.capacity import room_for_kv_cache, room_for_weights
 from octavo.backends.reference.attention import KVCache
 from octavo.backends.reference.ops import ReferenceOps
 from octavo.backends.reference.parameters import Parameters
-from octavo.errors import CapacityError
 from octavo.models.model import Model
 from octavo.sampling.sampler import Sampler
 from octavo.types.batch import Batch
@@ -32,24 +34,14 @@ class ReferenceBackend:
     def load_model(self, model: Model) -> None:
         """Dequantize the model's weights. Raises CapacityError when there is no room for them as float32."""
         self._model = model
-        try:
+        num_bytes = 4 * sum(math.prod(weight.shape) for weight in model.weights)
+        with room_for_weights(model, num_bytes, " as float32, in which the reference backend computes"):
             self._parameters = Parameters(model.weights)
-        except MemoryError as error:
-            num_bytes = 4 * sum(int(np.prod(weight.shape)) for weight in model.weights)
-            raise CapacityError(
-                f"the weights of {model.spec.name} take {num_bytes / 2**20:.0f} MiB as float32, in which the "
-                "reference backend computes, and memory ran out; take a smaller model"
-            ) from error
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         """Reserve zeroed K and V for all blocks of all layers. Raises CapacityError when there is no room."""
-        try:
+        with room_for_kv_cache(config):
             self._cache = KVCache(config)
-        except MemoryError as error:
-            raise CapacityError(
-                f"a KV cache of {config.num_blocks} blocks takes {config.total_bytes / 2**20:.0f} MiB, and "
-                "memory ran out; lower kv_cache_memory or num_blocks_override"
-            ) from error
 
     def forward(self, batch: Batch) -> np.ndarray:
         """Run the model over the batch. Returns hidden states [T, hidden] float32."""

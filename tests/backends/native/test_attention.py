@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 
@@ -248,7 +249,7 @@ def test_slot_minus_one_is_written_nowhere(engine: Any) -> None:
     def without_slots(
         q: np.ndarray, k: np.ndarray, v: np.ndarray, metadata: CommonAttentionMetadata
     ) -> np.ndarray:
-        return attend(q, k + 1, v + 1, replace(metadata, slot_mapping=np.full(len(q), -1)))
+        return attend(q, k + 1, v + 1, msgspec.structs.replace(metadata, slot_mapping=np.full(len(q), -1)))
 
     (out,) = run_steps(attend, [request], [{0: 5}], 16)
     request.num_computed = 0

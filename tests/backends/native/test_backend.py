@@ -157,3 +157,9 @@ def test_the_environment_forces_an_instruction_set(engine: Any, monkeypatch: pyt
     slowest = load_library().usable_instruction_sets()[0]
     monkeypatch.setenv("OCTAVO_NATIVE", slowest)
     assert make_engine(1).instruction_set == slowest
+
+
+@pytest.mark.parametrize("num_threads", [0, 100_000])
+def test_a_number_of_threads_that_no_engine_has_is_a_wrong_setting(engine: Any, num_threads: int) -> None:
+    with pytest.raises(ConfigError, match=f"threads must be from 1 to 1024, not {num_threads}"):
+        make_engine(num_threads)

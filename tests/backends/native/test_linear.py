@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from octavo.backends.native.library import load_library
 from octavo.backends.native.program import Program, compile_program
 from octavo.cli.bench_weights import random_weight
 from octavo.ops import Linear
@@ -109,14 +110,27 @@ def test_the_last_rows_of_a_step_that_is_computed_in_pieces_are_as_the_others(
 def test_any_number_of_outputs_is_written_and_nothing_else(
     num_outputs: int, num_rows: int, engine: Any
 ) -> None:
-    first, second = random_weight("Q4_1", num_outputs, 96), random_weight("F32", 3, 96)
-    layer = Linear((first, second))
-    program = compile_program(engine, lambda ops, token_ids, positions, x: ops.linear(x, layer), {"x": 96})
-    x = rows(num_rows, 96)
-    (y,) = program.run(num_rows, x=x)
-    (alone,) = compile_linear(engine, first).run(num_rows, x=x)
-    np.testing.assert_array_equal(y[:, :num_outputs], alone)
-    np.testing.assert_allclose(y[:, num_outputs:], x @ second.to_float32().T, rtol=1e-4, atol=1e-4)
+    """The outputs lie between other columns of a buffer, all of which an embedding has filled."""
+    weight, x, margin = random_weight("Q4_1", num_outputs, 96), rows(num_rows, 96), 20
+    alone = compile_linear(engine, weight)
+    filling = rows(1, margin + num_outputs + margin)
+    program = load_library().Program(engine)
+    all_columns = (program.add_buffer(0, filling.size), 0, filling.size)
+    program.embedding(format="F32", table=filling.view(np.uint8), k=filling.size, out=all_columns)
+    program.linear(
+        x=(program.add_input("x", 96), 0, 96),
+        norm_weight=None,
+        norm_eps=0,
+        parts=[alone.weights.matrix(weight)],
+        gated=False,
+        residual=None,
+        out=(all_columns[0], margin, num_outputs),
+    )
+    program.add_output(all_columns)
+    (y,) = program.run(num_rows, np.zeros(num_rows, np.int32), None, [], [x])
+    expected = np.repeat(filling, num_rows, axis=0)
+    (expected[:, margin:-margin],) = alone.run(num_rows, x=x)
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_weights_of_different_formats_are_stacked(engine: Any) -> None:

@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,33 +57,6 @@ def test_an_instruction_set_that_this_machine_lacks_is_refused(library: Any) -> 
         library.Engine(lacking[0], 1)
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 7])
-def test_barriers_end_with_any_number_of_threads(library: Any, num_threads: int) -> None:
-    barrier_ns = library.Engine(library.usable_instruction_sets()[0], num_threads).barrier_ns()
-    assert 0 <= barrier_ns < float("inf")
-
-
-def test_python_threads_may_share_an_engine(engine: Any) -> None:
-    results: list[float] = []
-    threads = [threading.Thread(target=lambda: results.append(engine.barrier_ns())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-
-
-def test_a_forked_process_starts_threads_of_its_own(engine: Any) -> None:
-    engine.barrier_ns()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads: it is what is tested
-        child = os.fork()
-    if child == 0:
-        os._exit(0 if engine.barrier_ns() >= 0 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert engine.barrier_ns() >= 0
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 def test_the_caller_may_run_where_it_could_before(engine: Any) -> None:
     before = os.sched_getaffinity(0)
@@ -127,9 +98,9 @@ def pool_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 7, 8])
 def test_jobs_run_once_on_each_thread_and_barriers_order_memory(pool_program: Path, num_threads: int) -> None:
     finished = subprocess.run(
-        [pool_program, str(num_threads)], stderr=subprocess.PIPE, text=True, check=False
+        [pool_program, str(num_threads)], stderr=subprocess.PIPE, text=True, check=False, timeout=60
     )
     assert (finished.returncode, finished.stderr) == (0, "")

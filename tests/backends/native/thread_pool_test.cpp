@@ -90,6 +90,6 @@ int main(int argc, char** argv) {
     expect_callers_to_take_turns(pool);
     expect_a_fork_to_work(pool);
     expect_barriers_to_order(pool, 10);
-    expect(pool.barrier_ns() >= 0, "a barrier takes time");
+    expect(num_threads == 1 || pool.barrier_ns() > 0, "a barrier takes time");
     return 0;
 }

@@ -1,0 +1,35 @@
+// The interpreter's lock, which native code gives up while it runs.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+namespace octavo {
+
+// The calling thread is without the interpreter's lock from here on; when this is destroyed, it has it again.
+//
+// Once the interpreter finalizes, only the thread that finalizes it gets the lock. Any other hangs, until the
+// process ends: Python sees to that from 3.14 on. Before, it calls pthread_exit, which glibc makes an exception
+// of, and no destructor and none of nanobind's functions would let that pass: the process would abort.
+class WithoutGil {
+  public:
+    WithoutGil() : state_(PyEval_SaveThread()) {}
+
+    ~WithoutGil() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (...) {
+            for (;;) {
+                pause();
+            }
+        }
+    }
+
+    WithoutGil(const WithoutGil&) = delete;
+    WithoutGil& operator=(const WithoutGil&) = delete;
+
+  private:
+    PyThreadState* state_;
+};
+
+}  // namespace octavo
