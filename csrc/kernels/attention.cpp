@@ -146,7 +146,8 @@ class AttentionThread {
         for (int block = 0; block < num_blocks; ++block) {
             const int begin = num_rows * block / num_blocks, end = num_rows * (block + 1) / num_blocks;
             float* out = others != nullptr ? others + begin * record_size_ : block_records_;
-            const Chunk chunk{pages, block == 0 ? ahead : pages, cache_.head_size, instruction_.soft_cap};
+            const Chunk chunk{pages, block == 0 ? ahead : pages, cache_.head_size,
+                              cache_.type == KVType::fp8_e4m3, instruction_.soft_cap};
             chunks_.attend(end - begin, queries_ + begin * MAX_HEAD_SIZE, chunk, seen_ + begin, out);
             for (int row = begin; others == nullptr && row < end; ++row) {
                 fold_record(records_ + row * record_size_, out + (row - begin) * record_size_,

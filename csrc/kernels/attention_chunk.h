@@ -86,6 +86,7 @@ struct Chunk {
     const GroupPage* pages;  // [CHUNK_GROUPS]
     const GroupPage* ahead;  // [CHUNK_GROUPS]; the same as `pages` if there is nothing to fetch
     int head_size;
+    bool has_scales;
     float soft_cap;  // 0: none
 };
 
@@ -113,11 +114,10 @@ OCTAVO_INLINE f32x16 masked(f32x16 score, int begin, int end) {
 
 // Scale, cap and mask a row's scores of `groups`. Returns the greatest, in some lane.
 OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span groups, Span seen) {
-    const bool has_scales = chunk.pages[groups.begin].key_scales != nullptr;
     f32x16 greatest = splat(MINUS_INFINITY);
     for (int group = groups.begin; group < groups.end; ++group) {
         f32x16 s = load(scores + group * GROUP);
-        if (has_scales) {
+        if (chunk.has_scales) {
             s = s * load(chunk.pages[group].key_scales);
         }
         if (chunk.soft_cap != 0) {
@@ -139,13 +139,12 @@ template <class Operand>
 OCTAVO_INLINE void softmax(float* scores, const Chunk& chunk, Span groups, Span seen, Operand* weights,
                            float* record) {
     const f32x16 greatest = finish_scores(scores, chunk, groups, seen);
-    const bool has_scales = chunk.pages[groups.begin].value_scales != nullptr;
     const float reference = larger(LOWEST, reduce_max(greatest) * LOG2_E);
     f32x16 sums = zeros();
     for (int group = groups.begin; group < groups.end; ++group) {
         f32x16 weight = exp2(fma(load(scores + group * GROUP), splat(LOG2_E), splat(-reference)));
         sums = sums + weight;
-        if (has_scales) {
+        if (chunk.has_scales) {
             weight = weight * load(chunk.pages[group].value_scales);
         }
         store_operands(weights + group * GROUP, weight);
