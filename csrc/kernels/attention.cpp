@@ -43,9 +43,20 @@ class AttentionThread {
         values_ = scratch.take<uint16_t>(CHUNK * cache_.head_size);
     }
 
-    // Compute this thread's parts. A tile that others go on with is kept for `take_over`.
-    void compute_parts() {
-        Parts parts(division_, thread_);
+    void compute(Worker& worker) {
+        if (division_.has_many_tiles()) {
+            compute_parts(TurnsAtTiles(division_, worker));
+        } else {
+            compute_parts(EqualParts(division_, thread_));
+            worker.wait();
+            take_over();
+        }
+    }
+
+  private:
+    // A tile that others go on with is kept for `take_over`.
+    template <class Parts>
+    void compute_parts(Parts parts) {
         Part part, next;
         for (bool more = parts.next(part); more; part = next) {
             next = part;
@@ -77,7 +88,6 @@ class AttentionThread {
         write(tile);
     }
 
-  private:
     // Where `thread` leaves the records of a tile that it does not begin: of each chunk, of each row.
     float* part_records(int thread) const {
         return reinterpret_cast<float*>(step_.shared_scratch + thread * part_bytes_);
@@ -248,14 +258,6 @@ class AttentionThread {
     bool leads_others_ = false;  // who go on with the tile of the last part
 };
 
-template <class Chunks>
-void attend_all(const Attention& instruction, const Step& step, Worker& worker) {
-    AttentionThread<Chunks> thread(instruction, step, worker);
-    thread.compute_parts();
-    worker.wait();
-    thread.take_over();
-}
-
 #if defined(OCTAVO_ISA_amx)
 using ChunksOfBf16 = AttentionTiles;
 #elif defined(__AVX512BF16__)
@@ -268,9 +270,9 @@ using ChunksOfBf16 = AttentionVectors<Bf16AsFloat32>;
 
 void attention(const Attention& instruction, const Step& step, Worker& worker) {
     if (instruction.cache.type == KVType::f32) {
-        attend_all<AttentionVectors<Float32>>(instruction, step, worker);
+        AttentionThread<AttentionVectors<Float32>>(instruction, step, worker).compute(worker);
     } else {
-        attend_all<ChunksOfBf16>(instruction, step, worker);
+        AttentionThread<ChunksOfBf16>(instruction, step, worker).compute(worker);
     }
 }
 

@@ -1,9 +1,9 @@
 // How the work of one attention call is divided among threads.
 //
 // Work is a line of tiles, and a tile a line of chunks: a tile is a few tokens of one request with the query
-// heads that share one KV head. Each thread gets an equal part of the line by cost. A boundary may fall into
-// a tile; the thread whose part begins the tile carries it on and later takes over what the others made of
-// its other chunks:
+// heads that share one KV head. Where there are many tiles, threads take turns at them. Otherwise each gets an
+// equal part of the line by cost. A boundary may fall into a tile; the thread whose part begins the tile carries
+// it on and later takes over what the others made of its other chunks:
 //
 //   tiles      |  0   |      1        |  2  |  3  | ...
 //   threads    |---- 0 ----|--- 1 ---|---- 2 ----| ...       thread 0 takes over the end of tile 1
@@ -20,6 +20,9 @@ namespace octavo::OCTAVO_ISA {
 // Rows of a tile: many uses of K and V of a chunk while they are in the cache, and still so few that the
 // rows' records are in it too. A multiple of MAX_ROWS.
 constexpr int ATTENTION_TILE_ROWS = 96;
+
+// For each thread, of the costliest kind.
+constexpr int MANY_TILES = 8;
 
 struct Tile {
     int request, kv_head;
@@ -46,8 +49,18 @@ class Division {
         : instruction_(instruction), group_(group), num_threads_(num_threads), part_bytes_(part_bytes) {
         for (int request = 0; request < group.num_reqs; ++request) {
             total_ += cost(request);
+            num_tiles_ += num_tiles(request) * num_kv_heads();
+            // Of a request's tiles the last sees the most.
+            const Tile last = tile(request, 0, num_tiles(request) - 1);
+            greatest_cost_ = larger(greatest_cost_, larger(cost(last), cost(tile(request, 0, 0))));
         }
     }
+
+    // Whether threads that take turns at whole tiles all end at about the same time.
+    bool has_many_tiles() const { return greatest_cost_ * MANY_TILES * num_threads_ <= total_; }
+
+    // Of all requests.
+    int64_t num_tiles() const { return num_tiles_; }
 
     static int rows_per_token(const Attention& instruction) {
         return instruction.num_heads / instruction.cache.num_kv_heads;
@@ -128,7 +141,7 @@ class Division {
     const AttentionGroup& group_;
     int num_threads_;
     int64_t part_bytes_;
-    int64_t total_ = 0;
+    int64_t total_ = 0, greatest_cost_ = 0, num_tiles_ = 0;
 };
 
 // One thread's chunks of one tile.
@@ -142,10 +155,50 @@ struct Part {
     bool ends_tile() const { return end_chunk == tile.end_chunk(); }
 };
 
-// A thread's parts, in order: requests, their KV heads, their tiles.
-class Parts {
+// A thread's parts where threads take turns: whole tiles.
+class TurnsAtTiles {
   public:
-    Parts(const Division& division, int thread) : division_(division), thread_(thread) {
+    TurnsAtTiles(const Division& division, Worker& worker)
+        : division_(division), turns_(worker, division.num_tiles()) {}
+
+    // Set `part` to the next one. False, and `part` is as it was, when there is none.
+    bool next(Part& part) {
+        if (is_over_) {
+            return false;
+        }
+        const int64_t index = turns_.next();
+        if (index == division_.num_tiles()) {
+            is_over_ = true;
+            return false;
+        }
+        if (index < first_) {
+            request_ = 0;
+            first_ = 0;
+        }
+        while (index - first_ >= num_tiles()) {
+            first_ += num_tiles();
+            ++request_;
+        }
+        const int per_head = division_.num_tiles(request_), number = static_cast<int>(index - first_);
+        const Tile tile = division_.tile(request_, number / per_head, number % per_head);
+        part = {tile, 0, tile.first_chunk(), tile.end_chunk()};
+        return true;
+    }
+
+  private:
+    int64_t num_tiles() const { return division_.num_tiles(request_) * division_.num_kv_heads(); }
+
+    const Division& division_;
+    Turns turns_;
+    bool is_over_ = false;
+    int request_ = 0;
+    int64_t first_ = 0;  // number of the request's first tile
+};
+
+// A thread's parts of equal cost, in order: requests, their KV heads, their tiles.
+class EqualParts {
+  public:
+    EqualParts(const Division& division, int thread) : division_(division), thread_(thread) {
         while (request_ < division.num_requests() &&
                position_ + division.cost(request_) <= division.boundary(thread)) {
             position_ += division.cost(request_);

@@ -108,25 +108,52 @@ void write_queries(const AttentionInputs& instruction, const Step& step, int64_t
     }
 }
 
+// What one thread does.
+class InputsThread {
+  public:
+    InputsThread(const AttentionInputs& instruction, const Step& step)
+        : instruction_(instruction), step_(step), group_(step.groups.data()[instruction.group]) {}
+
+    void write(int64_t t, int kv_head) {
+        const int32_t* starts = group_.query_start_loc;
+        if (t < starts[request_]) {
+            request_ = 0;
+        }
+        while (starts[request_ + 1] <= t) {
+            ++request_;
+        }
+        write_queries(instruction_, step_, t, kv_head);
+        if (group_.slot_mapping[t] >= 0) {
+            const bool is_last = t + 1 == starts[request_ + 1];
+            write_cache(instruction_, step_, t, kv_head, group_.slot_mapping[t],
+                        is_last ? starts[request_ + 1] - starts[request_] : 0);
+        }
+    }
+
+  private:
+    const AttentionInputs& instruction_;
+    const Step& step_;
+    const AttentionGroup& group_;
+    int request_ = 0;  // whose the last token was
+};
+
 }  // namespace
 
 void attention_inputs(const AttentionInputs& instruction, const Step& step, Worker& worker) {
-    const AttentionGroup& group = step.groups.data()[instruction.group];
-    const int32_t* starts = group.query_start_loc;
+    constexpr int TOKENS_OF_TURNS = 16;
     const int num_kv_heads = instruction.cache.num_kv_heads;
-    const Range heads = share(step.num_tokens * num_kv_heads, worker);
-    int request = 0;
-    for (int64_t i = heads.begin; i < heads.end; ++i) {
-        const int64_t t = i / num_kv_heads;
-        const int kv_head = static_cast<int>(i % num_kv_heads);
-        while (starts[request + 1] <= t) {
-            ++request;
+    InputsThread thread(instruction, step);
+    if (step.num_tokens < TOKENS_OF_TURNS) {
+        const Range heads = share(step.num_tokens * num_kv_heads, worker);
+        for (int64_t i = heads.begin; i < heads.end; ++i) {
+            thread.write(i / num_kv_heads, static_cast<int>(i % num_kv_heads));
         }
-        write_queries(instruction, step, t, kv_head);
-        if (group.slot_mapping[t] >= 0) {
-            const bool is_last = t + 1 == starts[request + 1];
-            write_cache(instruction, step, t, kv_head, group.slot_mapping[t],
-                        is_last ? starts[request + 1] - starts[request] : 0);
+        return;
+    }
+    Turns turns(worker, step.num_tokens);
+    for (int64_t t; (t = turns.next()) < step.num_tokens;) {
+        for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
+            thread.write(t, kv_head);
         }
     }
 }

@@ -15,6 +15,12 @@ namespace {
 
 constexpr int64_t ROWS_PREPARED_ALONE = 2;
 
+// From so many on, a unit of panels takes some microseconds, which a turn does not add much to.
+constexpr int64_t ROWS_OF_TURNS = 16;
+
+// Of a turn: as few as are computed together on every instruction set, so that all threads end at about the same time.
+constexpr int64_t TURN_PANELS = 2;
+
 // Rows whose activations stay in the second-level cache while all panels pass by: half of one of 2 MiB, which
 // server processors have; panels take the rest.
 constexpr int64_t CACHED_BYTES = 1 << 20;
@@ -79,6 +85,31 @@ class Preparation {
           rounded_(pieces.take<uint16_t>(to.padded_k)),
           quantized_(take_quantized(1, to.k, pieces)) {}
 
+    void prepare_all(bool alone, Worker& worker) const {
+        const int64_t num_rows = step_.num_tokens;
+        if (alone) {
+            prepare({0, num_rows});
+        } else if (num_rows < ROWS_OF_TURNS) {
+            prepare(share(num_rows, worker));
+        } else {
+            const int64_t total = (num_rows + ROW_TILE - 1) / ROW_TILE;
+            Turns turns(worker, total);
+            for (int64_t turn; (turn = turns.next()) < total;) {
+                prepare({turn * ROW_TILE, smaller((turn + 1) * ROW_TILE, num_rows)});
+            }
+        }
+        if (!alone) {
+            worker.wait();
+        }
+    }
+
+  private:
+    void prepare(Range rows) const {
+        for (int64_t t = rows.begin; t < rows.end; ++t) {
+            prepare(t);
+        }
+    }
+
     void prepare(int64_t t) const {
         const float* x = step_.row(linear_.x, t);
         if (linear_.norm.weight != nullptr) {
@@ -104,7 +135,6 @@ class Preparation {
         }
     }
 
-  private:
     void put_in_tile(const QuantizedRow& row, int64_t t) const {
         const QuantizedRow tile = to_.quantized_rows(t / ROW_TILE * ROW_TILE);
         const int64_t r = t % ROW_TILE;
@@ -204,97 +234,118 @@ int64_t num_panels(const PackedMatrix& matrix) {
     return (matrix.n + PANEL - 1) / PANEL;
 }
 
-// A thread's products: the panels `begin` up to `end` of all panels of all parts, for all rows.
+// Which panels a thread computes, and the products with them.
+//
+// With few rows each takes an equal part, one panel after the other as they lie in memory, whose speed is all that
+// counts. With more, computing takes most of the time, and threads take turns at a few panels each.
 class Products {
   public:
     Products(const Linear& linear, const Step& step, const Activations& x, Context& context)
-        : linear_(linear), step_(step), x_(x), context_(context), output_(linear, step) {
-        const int64_t row_bytes = x.k * 2;
-        block_rows_ = larger<int64_t>(CACHED_BYTES / row_bytes / ROW_PADDING, 1) * ROW_PADDING;
-    }
+        : linear_(linear), step_(step), x_(x), context_(context), output_(linear, step) {}
 
     // Fetch what `run` reads first, while the rows are prepared.
-    static void prefetch_first(const Linear& linear, const Worker& worker) {
-        const PackedMatrix* parts = linear.parts.data();
-        int64_t panel = share(linear.gated ? num_panels(parts[0]) : total_panels(linear), worker).begin;
-        size_t part = 0;
-        while (part + 1 < linear.parts.size() && panel >= num_panels(parts[part])) {
-            panel -= num_panels(parts[part]);
-            ++part;
-        }
-        const uint8_t* first = parts[part].data + panel * parts[part].panel_stride;
+    void prefetch_first(const Worker& worker) const {
+        const uint8_t* data = locate(linear_, share(count_panels(linear_), worker).begin).data;
         for (int64_t i = 0; i < PREFETCH_BYTES; i += 64) {
-            prefetch(first + i);
+            prefetch(data + i);
         }
     }
 
     void run(Worker& worker) {
-        const int64_t num_rows = step_.num_tokens;
-        for (int64_t begin = 0; begin < num_rows; begin += block_rows_) {
-            begin_ = begin;
-            end_ = smaller(begin + block_rows_, num_rows);
-            if (linear_.gated) {
-                run_gated(share(num_panels(linear_.parts.data()[0]), worker));
-            } else {
-                run_stacked(share(total_panels(linear_), worker));
-            }
+        if (step_.num_tokens < ROWS_OF_TURNS) {
+            end_ = step_.num_tokens;
+            run_panels(share(count_panels(linear_), worker), {0, 0});
+        } else {
+            take_turns(worker);
         }
     }
 
   private:
-    static int64_t total_panels(const Linear& linear) {
-        int64_t total = 0;
-        for (size_t i = 0; i < linear.parts.size(); ++i) {
-            total += num_panels(linear.parts.data()[i]);
+    // A panel; of a gated map one of the gate, which one of up follows.
+    struct Place {
+        const PackedMatrix& part;
+        const uint8_t* data;
+        int64_t panel;         // of the part
+        int64_t first_column;  // of the output, where the part begins
+    };
+
+    static Place locate(const Linear& linear, int64_t panel) {
+        const PackedMatrix* part = linear.parts.data();
+        const PackedMatrix* last = part + linear.parts.size() - 1;
+        int64_t first_column = 0;
+        while (!linear.gated && part != last && panel >= num_panels(*part)) {
+            panel -= num_panels(*part);
+            first_column += part->n;
+            ++part;
         }
-        return total;
+        return {*part, part->data + panel * part->panel_stride, panel, first_column};
     }
 
-    void run_stacked(Range panels) {
-        int64_t first_panel = 0, first_column = 0;
-        for (size_t i = 0; i < linear_.parts.size(); ++i) {
-            const PackedMatrix& matrix = linear_.parts.data()[i];
-            const int64_t count = num_panels(matrix);
-            const int64_t begin = larger<int64_t>(panels.begin - first_panel, 0);
-            const int64_t end = smaller(panels.end - first_panel, count);
-            for (int64_t p = begin; p < end; p += UNIT_PANELS) {
-                Unit unit{};
-                unit.count = static_cast<int>(smaller<int64_t>(UNIT_PANELS, end - p));
-                unit.first = p;
-                for (int j = 0; j < unit.count; ++j) {
-                    unit.panels[j] = matrix.data + (p + j) * matrix.panel_stride;
-                }
-                set_next(unit, matrix, p + unit.count, end);
-                output_.begin_unit(matrix, unit, first_column);
-                MULTIPLY[static_cast<int>(matrix.format)](unit, x_, begin_, end_, context_, output_);
+    static int64_t count_panels(const Linear& linear) {
+        int64_t count = num_panels(linear.parts.data()[0]);
+        for (size_t i = 1; !linear.gated && i < linear.parts.size(); ++i) {
+            count += num_panels(linear.parts.data()[i]);
+        }
+        return count;
+    }
+
+    // Panels that are computed together; of a gated map, pairs of them.
+    int64_t unit_panels() const { return linear_.gated ? UNIT_PANELS / 2 : UNIT_PANELS; }
+
+    void take_turns(Worker& worker) {
+        const int64_t row_bytes = x_.k * 2;
+        const int64_t rows = larger<int64_t>(CACHED_BYTES / row_bytes / ROW_PADDING, 1) * ROW_PADDING;
+        const int64_t num_blocks = (step_.num_tokens + rows - 1) / rows;
+        const int64_t count = count_panels(linear_), panels = linear_.gated ? TURN_PANELS / 2 : TURN_PANELS;
+        const int64_t num_turns = (count + panels - 1) / panels, total = num_blocks * num_turns;
+        const auto panels_of = [=](int64_t turn) {
+            const int64_t begin = turn % num_turns * panels;
+            return Range{begin, smaller(begin + panels, count)};
+        };
+        Turns turns(worker, total);
+        for (int64_t turn = turns.next(), next; turn < total; turn = next) {
+            next = turns.next();  // this early, so that it can be fetched meanwhile
+            begin_ = turn / num_turns * rows;
+            end_ = smaller(begin_ + rows, step_.num_tokens);
+            run_panels(panels_of(turn), next < total ? panels_of(next) : Range{0, 0});
+        }
+    }
+
+    // The rows from `begin_` up to `end_` times `panels`; `after`: those that come next, if any.
+    void run_panels(Range panels, Range after) {
+        while (panels.begin < panels.end) {
+            const Range now = first_unit(panels);
+            panels.begin = now.end;
+            run_unit(now, panels.begin < panels.end ? panels : after);
+        }
+    }
+
+    // The panels that are computed together: a few, of one part.
+    Range first_unit(Range panels) const {
+        const Place place = locate(linear_, panels.begin);
+        const int64_t left = num_panels(place.part) - place.panel;
+        return {panels.begin, smaller(panels.begin + smaller(unit_panels(), left), panels.end)};
+    }
+
+    void run_unit(Range panels, Range after) {
+        const Place place = locate(linear_, panels.begin);
+        const PackedMatrix* parts = linear_.parts.data();
+        Unit unit{};
+        unit.first = place.panel;
+        for (int64_t i = 0; i < panels.end - panels.begin; ++i) {
+            unit.panels[unit.count++] = place.data + i * place.part.panel_stride;
+            if (linear_.gated) {
+                unit.panels[unit.count++] = parts[1].data + (place.panel + i) * parts[1].panel_stride;
             }
-            first_panel += count;
-            first_column += matrix.n;
         }
-    }
-
-    // Gate and up panels of the same outputs together, so that a finished tile has both.
-    void run_gated(Range panels) {
-        const PackedMatrix& gate = linear_.parts.data()[0];
-        const PackedMatrix& up = linear_.parts.data()[1];
-        for (int64_t p = panels.begin; p < panels.end; p += UNIT_PANELS / 2) {
-            Unit unit{};
-            const int pairs = static_cast<int>(smaller<int64_t>(UNIT_PANELS / 2, panels.end - p));
-            unit.count = 2 * pairs;
-            unit.first = p;
-            for (int j = 0; j < pairs; ++j) {
-                unit.panels[2 * j] = gate.data + (p + j) * gate.panel_stride;
-                unit.panels[2 * j + 1] = up.data + (p + j) * up.panel_stride;
-            }
-            set_next(unit, gate, p + pairs, panels.end);
-            output_.begin_unit(gate, unit, 0);
-            MULTIPLY[static_cast<int>(gate.format)](unit, x_, begin_, end_, context_, output_);
+        if (after.begin < after.end) {
+            const Range next = first_unit(after);
+            const Place next_place = locate(linear_, next.begin);
+            unit.next = next_place.data;
+            unit.next_bytes = (next.end - next.begin) * next_place.part.panel_stride;
         }
-    }
-
-    static void set_next(Unit& unit, const PackedMatrix& matrix, int64_t panel, int64_t end) {
-        unit.next = matrix.data + panel * matrix.panel_stride;
-        unit.next_bytes = smaller<int64_t>(UNIT_PANELS, end - panel) * matrix.panel_stride;
+        output_.begin_unit(place.part, unit, place.first_column);
+        MULTIPLY[static_cast<int>(place.part.format)](unit, x_, begin_, end_, context_, output_);
     }
 
     const Linear& linear_;
@@ -302,27 +353,21 @@ class Products {
     const Activations& x_;
     Context& context_;
     Output output_;
-    int64_t block_rows_, begin_ = 0, end_ = 0;
+    int64_t begin_ = 0, end_ = 0;  // rows
 };
 
 }  // namespace
 
 void linear(const Linear& linear, const Step& step, Worker& worker) {
-    const int64_t num_rows = step.num_tokens;
-    const bool alone = num_rows <= ROWS_PREPARED_ALONE;
+    const bool alone = step.num_tokens <= ROWS_PREPARED_ALONE;
     Pieces own(worker.scratch), shared(step.shared_scratch);
-    const Activations x = lay_out(linear, num_rows, alone ? own : shared);
+    const Activations x = lay_out(linear, step.num_tokens, alone ? own : shared);
     const Preparation preparation(linear, step, x, own);
-    Products::prefetch_first(linear, worker);
-    const Range rows = alone ? Range{0, num_rows} : share(num_rows, worker);
-    for (int64_t t = rows.begin; t < rows.end; ++t) {
-        preparation.prepare(t);
-    }
-    if (!alone) {
-        worker.wait();
-    }
     Context context{own.take<uint8_t>(unpacked_bytes(x.k))};
-    Products(linear, step, x, context).run(worker);
+    Products products(linear, step, x, context);
+    products.prefetch_first(worker);
+    preparation.prepare_all(alone, worker);
+    products.run(worker);
 #if defined(OCTAVO_ISA_amx)
     release_tiles(context);
 #endif

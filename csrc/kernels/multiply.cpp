@@ -164,8 +164,9 @@ void multiply_bf16(const Unit& unit, const Activations& x, int64_t begin, int64_
     alignas(64) float sums[ROWS * SUMS_STRIDE];
     for (int64_t row = begin; row < end; row += ROWS) {
         const int rows = static_cast<int>(smaller<int64_t>(ROWS, end - row));
-        const int64_t ahead = few && row == begin && unit.next_bytes > 0 ? unit.next - unit.panels[0] : 0;
         for (int p = 0; p < unit.count; p += 2) {
+            const bool has_next = unit.panels[p] - unit.panels[0] < unit.next_bytes;
+            const int64_t ahead = few && row == begin && has_next ? unit.next - unit.panels[0] : 0;
             const uint8_t* right = unit.panels[smaller(p + 1, unit.count - 1)];
             multiply_bf16_tiles(unit.panels[p], right, x.pairs + row * x.padded_k, x.padded_k,
                                 rows > ROW_TILE, ahead, sums + p * PANEL, SUMS_STRIDE);

@@ -238,7 +238,7 @@ void work_on_row(const SampleArguments& a, int64_t row, Team& team) {
 void sample(const SampleArguments& a, Worker& worker) {
     const int64_t num_alone = a.num_rows / worker.count * worker.count;
     const Range own = share(num_alone, worker);
-    Team alone(a, Worker{0, 1, nullptr, nullptr, 0}, worker.index);
+    Team alone(a, Worker{0, 1, nullptr, nullptr, 0, {}}, worker.index);
     for (int64_t row = own.begin; row < own.end; ++row) {
         work_on_row(a, row, alone);
     }

@@ -51,13 +51,17 @@ class Crew {
     const bool pinned_ = num_threads_ == num_processors();
     DisseminationBarrier barrier_;
     Bell bell_;
-    const Job* job_ = nullptr;  // null: go home
+    const Job* job_ = nullptr;       // null: go home
+    std::vector<Counter> counters_;  // [2][num_threads]
     std::mutex running_;
     std::vector<std::thread> threads_;
 };
 
 Crew::Crew(int num_threads, const std::vector<Memory>& scratch)
-    : num_threads_(num_threads), scratch_(scratch), barrier_(num_threads, crowded_ ? 0 : BARRIER_SPINS) {
+    : num_threads_(num_threads),
+      scratch_(scratch),
+      barrier_(num_threads, crowded_ ? 0 : BARRIER_SPINS),
+      counters_(2 * num_threads) {
     try {
         for (int index = 1; index < num_threads; ++index) {
             threads_.emplace_back([this, index] { work(index); });
@@ -91,7 +95,8 @@ void Crew::work(int index) {
 
 void Crew::take_part(int index) noexcept {
     const Memory& scratch = scratch_[index];
-    Worker worker{index, num_threads_, &barrier_, scratch.data(), scratch.size()};
+    Worker worker{index,          num_threads_,   &barrier_,
+                  scratch.data(), scratch.size(), {counters_.data(), counters_.data() + num_threads_}};
     (*job_)(worker);
     worker.wait();
 }
@@ -111,6 +116,7 @@ void Crew::run(const Job& job) {
         leave_pinned_processors();
     }
     job_ = &job;
+    std::fill(counters_.begin(), counters_.end(), Counter{});
     bell_.ring();
     take_part(0);
 }

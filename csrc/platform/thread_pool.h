@@ -17,6 +17,11 @@ class Barrier {
     virtual void wait(int thread) = 0;
 };
 
+// What is taken of a thread's share, in a cache line of its own.
+struct alignas(64) Counter {
+    int64_t taken = 0;
+};
+
 // A thread's part in a job, as kernels see it. Kernels divide their work by `index` and `count`, and what
 // they compute must not depend on either.
 struct Worker {
@@ -25,6 +30,8 @@ struct Worker {
     Barrier* barrier;
     uint8_t* scratch;  // this thread's own memory, a multiple of 64; its content does not survive a kernel
     size_t scratch_bytes;
+    Counter* counters[2];  // for Turns, in alternation: of each thread
+    int turns = 0;
 
     OCTAVO_INLINE void wait() {
         if (count > 1)
@@ -40,6 +47,39 @@ struct Range {
 OCTAVO_INLINE Range share(int64_t total, const Worker& worker) {
     return {total * worker.index / worker.count, total * (worker.index + 1) / worker.count};
 }
+
+// Hands out 0 .. total - 1, each number once: to each thread those of its share, in order, and then what is left of the
+// others' shares. A thread that is slower, because its processor is or is shared, so gets fewer. All threads make Turns
+// of the same total and ask until there are no more; between two Turns lies a barrier.
+class Turns {
+  public:
+    OCTAVO_INLINE Turns(Worker& worker, int64_t total)
+        : total_(total),
+          count_(worker.count),
+          counters_(worker.counters[worker.turns % 2]),
+          whose_(worker.index) {
+        worker.counters[++worker.turns % 2][worker.index].taken = 0;  // for the next Turns
+    }
+
+    // The next number, or `total` when there are no more; then it must not be asked again.
+    OCTAVO_INLINE int64_t next() {
+        for (; num_done_ < count_; ++num_done_) {
+            const int64_t begin = total_ * whose_ / count_, end = total_ * (whose_ + 1) / count_;
+            const int64_t number = begin + __atomic_fetch_add(&counters_[whose_].taken, 1, __ATOMIC_RELAXED);
+            if (number < end) {
+                return number;
+            }
+            whose_ = whose_ + 1 < count_ ? whose_ + 1 : 0;
+        }
+        return total_;
+    }
+
+  private:
+    int64_t total_;
+    int count_;
+    Counter* counters_;
+    int whose_, num_done_ = 0;  // whose share is taken from, how many shares there is nothing left of
+};
 
 class ThreadPool {
   public:

@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t SCRATCH_BYTES = 1000;
 
+int times_taken[50];
+
 void expect(bool right, const char* what) {
     if (!right) {
         std::fprintf(stderr, "%s\n", what);
@@ -41,6 +43,32 @@ void expect_barriers_to_order(octavo::ThreadPool& pool, int num_rounds) {
         }
     });
     expect(runs == std::vector<int>(count, 1), "a job runs once on each thread");
+}
+
+// The last thread takes none before the others have taken all, which also includes what was its own share.
+void expect_turns_at_every_number_once(octavo::ThreadPool& pool, int num_rounds) {
+    const int count = pool.num_threads();
+    pool.run([&](octavo::Worker& worker) {
+        for (int round = 0; round < num_rounds; ++round) {
+            const int64_t total = round * 7 % 50;
+            octavo::Turns turns(worker, total);
+            if (worker.index == count - 1 && count > 1) {
+                worker.wait();
+                expect(turns.next() == total, "whoever comes late gets nothing");
+            } else {
+                for (int64_t number; (number = turns.next()) < total;) {
+                    __atomic_fetch_add(&times_taken[number], 1, __ATOMIC_RELAXED);
+                }
+                worker.wait();
+            }
+            worker.wait();
+            for (int64_t i = worker.index; i < 50; i += count) {
+                expect(times_taken[i] == (i < total), "each number is taken once");
+                times_taken[i] = 0;
+            }
+            worker.wait();
+        }
+    });
 }
 
 void expect_own_scratch(octavo::ThreadPool& pool) {
@@ -86,6 +114,7 @@ int main(int argc, char** argv) {
     const int num_threads = argc == 2 ? std::atoi(argv[1]) : 1;
     octavo::ThreadPool pool(num_threads, SCRATCH_BYTES);
     expect_barriers_to_order(pool, 200);
+    expect_turns_at_every_number_once(pool, 100);
     expect_own_scratch(pool);
     expect_callers_to_take_turns(pool);
     expect_a_fork_to_work(pool);
