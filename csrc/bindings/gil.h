@@ -9,8 +9,9 @@ namespace octavo {
 // The calling thread is without the interpreter's lock from here on; when this is destroyed, it has it again.
 //
 // Once the interpreter finalizes, only the thread that finalizes it gets the lock. Any other hangs, until the
-// process ends: Python sees to that from 3.14 on. Before, it calls pthread_exit, which glibc makes an exception
-// of, and no destructor and none of nanobind's functions would let that pass: the process would abort.
+// process ends: Python sees to that from 3.14 on. Before, it calls pthread_exit, which glibc makes an
+// exception of, and no destructor and none of nanobind's functions would let that pass: the process would
+// abort.
 class WithoutGil {
   public:
     WithoutGil() : state_(PyEval_SaveThread()) {}

@@ -16,6 +16,7 @@
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "platform/memory.h"
+#include "platform/per_process.h"
 #include "program/engine.h"
 
 namespace nb = nanobind;
@@ -195,26 +196,35 @@ class Sampler {
                 " columns; they must have one for each token of the vocabulary, at least 1");
         a.num_token_ids = std::min(a.vocab_size, num_token_ids_);
         a.logits = array.data();
-        if (a.vocab_size > scratch_vocab_size_) {
-            allocate_scratch(a.vocab_size);
+        Scratch& scratch = scratch_.get();
+        if (a.vocab_size > scratch.vocab_size) {
+            allocate(scratch, a.vocab_size);
         }
-        a.scratch = scratch_;
+        a.scratch = scratch.places;
         return a;
     }
 
-    void allocate_scratch(int64_t vocab_size) {
+    struct Scratch {
+        Memory memory{0};
+        SampleScratch places{};
+        int64_t vocab_size = 0;
+    };
+
+    void allocate(Scratch& scratch, int64_t vocab_size) const {
         const int64_t num_threads = engine_.pool.num_threads();
         const int64_t num_partials = std::max((vocab_size + CHUNK_TOKENS - 1) / CHUNK_TOKENS, num_threads);
         const int64_t size = num_threads * vocab_size;
         const int64_t partial_bytes = num_threads * 2 * num_partials * PARTIAL_BYTES;
-        memory_ = Memory(partial_bytes + size * (2 * sizeof(uint64_t) + sizeof(float) + sizeof(uint32_t)));
-        scratch_.num_partials = num_partials;
-        scratch_.partials = memory_.data();
-        scratch_.entries = reinterpret_cast<uint64_t*>(scratch_.partials + partial_bytes);
-        scratch_.sorted = scratch_.entries + size;
-        scratch_.adjusted = reinterpret_cast<float*>(scratch_.sorted + size);
-        scratch_.counts = reinterpret_cast<uint32_t*>(scratch_.adjusted + size);
-        scratch_vocab_size_ = vocab_size;
+        scratch.memory =
+            Memory(partial_bytes + size * (2 * sizeof(uint64_t) + sizeof(float) + sizeof(uint32_t)));
+        SampleScratch& places = scratch.places;
+        places.num_partials = num_partials;
+        places.partials = scratch.memory.data();
+        places.entries = reinterpret_cast<uint64_t*>(places.partials + partial_bytes);
+        places.sorted = places.entries + size;
+        places.adjusted = reinterpret_cast<float*>(places.sorted + size);
+        places.counts = reinterpret_cast<uint32_t*>(places.adjusted + size);
+        scratch.vocab_size = vocab_size;
     }
 
     void run(const SampleArguments& a) {
@@ -225,9 +235,7 @@ class Sampler {
     Engine& engine_;
     int64_t num_token_ids_;
     bool processed_, normalized_;
-    Memory memory_{0};
-    SampleScratch scratch_{};
-    int64_t scratch_vocab_size_ = 0;
+    PerProcess<Scratch> scratch_{[] { return std::make_unique<Scratch>(); }};
 };
 
 }  // namespace

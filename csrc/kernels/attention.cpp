@@ -146,10 +146,10 @@ class AttentionThread {
         }
         GroupPage copies[CHUNK_GROUPS];
         if (cache_.type == KVType::fp8_e4m3) {
-            unpack(pages, ahead, pairs_seen(seen_, num_rows), copies);
+            unpack(pages, ahead, Chunks::groups(seen_, num_rows), copies);
             pages = ahead = copies;
         } else if (chunks_.takes_pairs()) {
-            join_values(pages, pairs_seen(seen_, num_rows), copies);
+            join_values(pages, Chunks::groups(seen_, num_rows), copies);
             pages = copies;
         }
         const int num_blocks = (num_rows + MAX_ROWS - 1) / MAX_ROWS;
@@ -202,8 +202,8 @@ class AttentionThread {
         }
     }
 
-    // `groups` of a chunk of bf16 so that V of two lies together. They do already in blocks of 32 or more
-    // tokens.
+    // `groups` of a chunk of bf16 so that V of two lies together. They do already in blocks of a
+    // multiple of 32 tokens.
     void join_values(const GroupPage* pages, Span groups, GroupPage* joined) {
         const int size = GROUP * cache_.head_size;
         for (int i = groups.begin; i < groups.end; i += 2) {

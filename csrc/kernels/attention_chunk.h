@@ -28,7 +28,6 @@ constexpr int CHUNK = 128;
 constexpr int CHUNK_GROUPS = CHUNK / GROUP;
 
 constexpr float LOG2_E = 1.44269504f;
-constexpr float LOWEST = -0x1.fffffep127f;
 constexpr float MINUS_INFINITY = -__builtin_huge_valf();
 
 constexpr int record_size(int head_size) {
@@ -73,12 +72,6 @@ OCTAVO_INLINE Span groups_seen(const Span* seen, int num_rows) {
         groups = {smaller(groups.begin, others.begin), larger(groups.end, others.end)};
     }
     return groups;
-}
-
-// As groups_seen, rounded out to an even number: AMX tiles hold two groups of V.
-OCTAVO_INLINE Span pairs_seen(const Span* seen, int num_rows) {
-    const Span groups = groups_seen(seen, num_rows);
-    return {groups.begin & ~1, (groups.end + 1) & ~1};
 }
 
 // A chunk as it lies in memory, and the one to fetch meanwhile.

@@ -1,9 +1,9 @@
 // How the work of one attention call is divided among threads.
 //
 // Work is a line of tiles, and a tile a line of chunks: a tile is a few tokens of one request with the query
-// heads that share one KV head. Where there are many tiles, threads take turns at them. Otherwise each gets an
-// equal part of the line by cost. A boundary may fall into a tile; the thread whose part begins the tile carries
-// it on and later takes over what the others made of its other chunks:
+// heads that share one KV head. Where there are many tiles, threads take turns at them. Otherwise each gets
+// an equal part of the line by cost. A boundary may fall into a tile; the thread whose part begins the tile
+// carries it on and later takes over what the others made of its other chunks:
 //
 //   tiles      |  0   |      1        |  2  |  3  | ...
 //   threads    |---- 0 ----|--- 1 ---|---- 2 ----| ...       thread 0 takes over the end of tile 1
@@ -21,7 +21,8 @@ namespace octavo::OCTAVO_ISA {
 // rows' records are in it too. A multiple of MAX_ROWS.
 constexpr int ATTENTION_TILE_ROWS = 96;
 
-// For each thread, of the costliest kind.
+// For each thread, if all were as costly as the costliest: the last one to end is then at most an eighth
+// late.
 constexpr int MANY_TILES = 8;
 
 struct Tile {
@@ -50,9 +51,9 @@ class Division {
         for (int request = 0; request < group.num_reqs; ++request) {
             total_ += cost(request);
             num_tiles_ += num_tiles(request) * num_kv_heads();
-            // Of a request's tiles the last sees the most.
-            const Tile last = tile(request, 0, num_tiles(request) - 1);
-            greatest_cost_ = larger(greatest_cost_, larger(cost(last), cost(tile(request, 0, 0))));
+            for (int index = 0; index < num_tiles(request); ++index) {
+                greatest_cost_ = larger(greatest_cost_, cost(tile(request, 0, index)));
+            }
         }
     }
 
@@ -163,12 +164,8 @@ class TurnsAtTiles {
 
     // Set `part` to the next one. False, and `part` is as it was, when there is none.
     bool next(Part& part) {
-        if (is_over_) {
-            return false;
-        }
         const int64_t index = turns_.next();
         if (index == division_.num_tiles()) {
-            is_over_ = true;
             return false;
         }
         if (index < first_) {
@@ -190,7 +187,6 @@ class TurnsAtTiles {
 
     const Division& division_;
     Turns turns_;
-    bool is_over_ = false;
     int request_ = 0;
     int64_t first_ = 0;  // number of the request's first tile
 };

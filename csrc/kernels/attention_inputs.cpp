@@ -140,20 +140,24 @@ class InputsThread {
 }  // namespace
 
 void attention_inputs(const AttentionInputs& instruction, const Step& step, Worker& worker) {
-    constexpr int TOKENS_OF_TURNS = 16;
     const int num_kv_heads = instruction.cache.num_kv_heads;
     InputsThread thread(instruction, step);
-    if (step.num_tokens < TOKENS_OF_TURNS) {
+    if (step.num_tokens < ROWS_OF_TURNS) {
         const Range heads = share(step.num_tokens * num_kv_heads, worker);
         for (int64_t i = heads.begin; i < heads.end; ++i) {
             thread.write(i / num_kv_heads, static_cast<int>(i % num_kv_heads));
         }
         return;
     }
-    Turns turns(worker, step.num_tokens);
-    for (int64_t t; (t = turns.next()) < step.num_tokens;) {
-        for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
-            thread.write(t, kv_head);
+    // Neighbours in a group share the cache lines of its K.
+    const int64_t total = (step.num_tokens + GROUP - 1) / GROUP;
+    Turns turns(worker, total);
+    for (int64_t turn; (turn = turns.next()) < total;) {
+        const int64_t end = smaller((turn + 1) * GROUP, step.num_tokens);
+        for (int64_t t = turn * GROUP; t < end; ++t) {
+            for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
+                thread.write(t, kv_head);
+            }
         }
     }
 }

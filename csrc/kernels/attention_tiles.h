@@ -19,13 +19,20 @@ namespace octavo::OCTAVO_ISA {
 class AttentionTiles {
   public:
     using Operand = uint16_t;
-    static constexpr int MAX_ROWS = 32;
+    static constexpr int MAX_ROWS =
+        32;  // two tiles: with two of K or V and four of sums, all eight there are
 
     explicit AttentionTiles(int head_size) : depth_(head_size % 32 == 0 ? 32 : 16) {}
 
     AttentionTiles(const AttentionTiles&) = delete;
 
     ~AttentionTiles() { _tile_release(); }
+
+    // Those that are computed for such rows: two by two, as AMX tiles hold V.
+    static Span groups(const Span* seen, int num_rows) {
+        const Span any = groups_seen(seen, num_rows);
+        return {any.begin & ~1, (any.end + 1) & ~1};
+    }
 
     // Whether V of groups 2 i and 2 i + 1 must lie together.
     bool takes_pairs() const { return depth_ == 2 * GROUP; }
@@ -36,19 +43,19 @@ class AttentionTiles {
         alignas(64) float scores[MAX_ROWS * CHUNK];
         alignas(64) uint16_t weights[MAX_ROWS * CHUNK];
         configure(num_rows);
-        const Span groups = pairs_seen(seen, num_rows);
+        const Span span = groups(seen, num_rows);
         const int head_size = chunk.head_size;
-        for (int group = groups.begin; group < groups.end; group += 2) {
+        for (int group = span.begin; group < span.end; group += 2) {
             const uint8_t *left = chunk.pages[group].keys, *right = chunk.pages[group + 1].keys;
             multiply(
                 {queries, MAX_HEAD_SIZE, head_size}, {GROUP, right - left, true},
                 [=](int d) { return left + d * GROUP * 2; }, scores + group * GROUP, CHUNK);
         }
         for (int row = 0; row < num_rows; ++row) {
-            softmax(scores + row * CHUNK, chunk, groups, seen[row], weights + row * CHUNK,
+            softmax(scores + row * CHUNK, chunk, span, seen[row], weights + row * CHUNK,
                     records + row * record_size(head_size));
         }
-        const int first = groups.begin * GROUP, num_tokens = (groups.end - groups.begin) * GROUP;
+        const int first = span.begin * GROUP, num_tokens = (span.end - span.begin) * GROUP;
         for (int d = 0; d < head_size; d += 2 * LANES) {
             const bool has_right = d + LANES < head_size;
             multiply(
@@ -59,18 +66,19 @@ class AttentionTiles {
     }
 
   private:
-    // Tiles for so many rows: 0 and 1 are sums of the first 16, 2 and 3 of the others; 4 and 5 are rows, 6 and
-    // 7 what they are multiplied with.
+    // Tiles for so many rows: 0 and 1 are sums of the first 16, 2 and 3 of the others; 4 and 5 are rows, 6
+    // and 7 what they are multiplied with.
     void configure(int num_rows) {
         if (num_rows == num_rows_) {
             return;
         }
         TileConfiguration configuration;
-        const uint8_t upper = smaller(num_rows, LANES), lower = larger(num_rows - LANES, 1);
+        const auto upper = static_cast<uint8_t>(smaller(num_rows, LANES));
+        const auto lower = static_cast<uint8_t>(larger(num_rows - LANES, 1));
         configuration.num_rows[0] = configuration.num_rows[1] = configuration.num_rows[4] = upper;
         configuration.num_rows[2] = configuration.num_rows[3] = configuration.num_rows[5] = lower;
-        configuration.num_rows[6] = configuration.num_rows[7] = depth_ / 2;
-        configuration.row_bytes[4] = configuration.row_bytes[5] = depth_ * 2;
+        configuration.num_rows[6] = configuration.num_rows[7] = static_cast<uint8_t>(depth_ / 2);
+        configuration.row_bytes[4] = configuration.row_bytes[5] = static_cast<uint16_t>(depth_ * 2);
         configuration.load();
         num_rows_ = num_rows;
     }
@@ -110,21 +118,7 @@ class AttentionTiles {
                 _tile_dpbf16ps(3, 5, 7);
             }
         }
-        store_sums(has_lower, columns.has_right, out, stride);
-    }
-
-    static void store_sums(bool has_lower, bool has_right, float* out, int stride) {
-        const int64_t row_bytes = stride * 4;
-        _tile_stored(0, out, row_bytes);
-        if (has_right) {
-            _tile_stored(1, out + LANES, row_bytes);
-        }
-        if (has_lower) {
-            _tile_stored(2, out + LANES * stride, row_bytes);
-        }
-        if (has_lower && has_right) {
-            _tile_stored(3, out + LANES * stride + LANES, row_bytes);
-        }
+        store_sums(out, stride, has_lower, columns.has_right);
     }
 
     int depth_;

@@ -179,6 +179,8 @@ class AttentionVectors {
 
     explicit AttentionVectors(int) {}
 
+    static Span groups(const Span* seen, int num_rows) { return groups_seen(seen, num_rows); }
+
     static constexpr bool takes_pairs() { return false; }
 
     // As attend_rows, of up to MAX_ROWS.

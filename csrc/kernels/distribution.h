@@ -34,7 +34,7 @@ inline ChunkLargest find_largest_of_chunk(const float* logits, Range tokens) {
             const f32x16 x = load(block + v * LANES);
             largest[v] = max(x, largest[v]);
             // NaN times 0 and inf times 0 are NaN, which stays; -inf is allowed, and raised first.
-            poison[v] = fma(max(splat(LOWEST_LOGIT), x), zeros(), poison[v]);
+            poison[v] = fma(max(splat(LOWEST), x), zeros(), poison[v]);
         }
     });
     const f32x16 all_largest = max(max(largest[0], largest[1]), max(largest[2], largest[3]));

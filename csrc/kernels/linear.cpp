@@ -15,12 +15,6 @@ namespace {
 
 constexpr int64_t ROWS_PREPARED_ALONE = 2;
 
-// From so many on, a unit of panels takes some microseconds, which a turn does not add much to.
-constexpr int64_t ROWS_OF_TURNS = 16;
-
-// Of a turn: as few as are computed together on every instruction set, so that all threads end at about the same time.
-constexpr int64_t TURN_PANELS = 2;
-
 // Rows whose activations stay in the second-level cache while all panels pass by: half of one of 2 MiB, which
 // server processors have; panels take the rest.
 constexpr int64_t CACHED_BYTES = 1 << 20;
@@ -85,6 +79,7 @@ class Preparation {
           rounded_(pieces.take<uint16_t>(to.padded_k)),
           quantized_(take_quantized(1, to.k, pieces)) {}
 
+    // All rows: this thread for itself if `alone`, otherwise all threads together.
     void prepare_all(bool alone, Worker& worker) const {
         const int64_t num_rows = step_.num_tokens;
         if (alone) {
@@ -236,16 +231,19 @@ int64_t num_panels(const PackedMatrix& matrix) {
 
 // Which panels a thread computes, and the products with them.
 //
-// With few rows each takes an equal part, one panel after the other as they lie in memory, whose speed is all that
-// counts. With more, computing takes most of the time, and threads take turns at a few panels each.
+// With few rows each takes an equal part, one panel after the other as they lie in memory, whose speed is all
+// that counts. With more, computing takes most of the time, and threads take turns at a few panels each.
 class Products {
   public:
     Products(const Linear& linear, const Step& step, const Activations& x, Context& context)
         : linear_(linear), step_(step), x_(x), context_(context), output_(linear, step) {}
 
-    // Fetch what `run` reads first, while the rows are prepared.
+    // Fetch what `run` reads first, while the rows are prepared. With many rows that is soon made good.
     void prefetch_first(const Worker& worker) const {
-        const uint8_t* data = locate(linear_, share(count_panels(linear_), worker).begin).data;
+        if (step_.num_tokens >= ROWS_OF_TURNS) {
+            return;
+        }
+        const uint8_t* data = locate(share(num_panels_, worker).begin).data;
         for (int64_t i = 0; i < PREFETCH_BYTES; i += 64) {
             prefetch(data + i);
         }
@@ -253,8 +251,7 @@ class Products {
 
     void run(Worker& worker) {
         if (step_.num_tokens < ROWS_OF_TURNS) {
-            end_ = step_.num_tokens;
-            run_panels(share(count_panels(linear_), worker), {0, 0});
+            run_panels({0, step_.num_tokens}, share(num_panels_, worker), {0, 0});
         } else {
             take_turns(worker);
         }
@@ -269,11 +266,11 @@ class Products {
         int64_t first_column;  // of the output, where the part begins
     };
 
-    static Place locate(const Linear& linear, int64_t panel) {
-        const PackedMatrix* part = linear.parts.data();
-        const PackedMatrix* last = part + linear.parts.size() - 1;
+    Place locate(int64_t panel) const {
+        const PackedMatrix* part = linear_.parts.data();
+        const PackedMatrix* last = part + linear_.parts.size() - 1;
         int64_t first_column = 0;
-        while (!linear.gated && part != last && panel >= num_panels(*part)) {
+        while (!linear_.gated && part != last && panel >= num_panels(*part)) {
             panel -= num_panels(*part);
             first_column += part->n;
             ++part;
@@ -281,12 +278,22 @@ class Products {
         return {*part, part->data + panel * part->panel_stride, panel, first_column};
     }
 
-    static int64_t count_panels(const Linear& linear) {
-        int64_t count = num_panels(linear.parts.data()[0]);
-        for (size_t i = 1; !linear.gated && i < linear.parts.size(); ++i) {
-            count += num_panels(linear.parts.data()[i]);
+    int64_t count_panels() const {
+        int64_t count = num_panels(linear_.parts.data()[0]);
+        for (size_t i = 1; !linear_.gated && i < linear_.parts.size(); ++i) {
+            count += num_panels(linear_.parts.data()[i]);
         }
         return count;
+    }
+
+    // Few panels a turn, so that all threads end at about the same time, but as many as a product
+    // computes at a time.
+    int64_t turn_panels() const {
+        int panels = 1;
+        for (size_t i = 0; i < linear_.parts.size(); ++i) {
+            panels = larger(panels, panels_at_a_time(linear_.parts.data()[i].format));
+        }
+        return linear_.gated ? panels / 2 : panels;
     }
 
     // Panels that are computed together; of a gated map, pairs of them.
@@ -296,39 +303,41 @@ class Products {
         const int64_t row_bytes = x_.k * 2;
         const int64_t rows = larger<int64_t>(CACHED_BYTES / row_bytes / ROW_PADDING, 1) * ROW_PADDING;
         const int64_t num_blocks = (step_.num_tokens + rows - 1) / rows;
-        const int64_t count = count_panels(linear_), panels = linear_.gated ? TURN_PANELS / 2 : TURN_PANELS;
-        const int64_t num_turns = (count + panels - 1) / panels, total = num_blocks * num_turns;
-        const auto panels_of = [=](int64_t turn) {
-            const int64_t begin = turn % num_turns * panels;
-            return Range{begin, smaller(begin + panels, count)};
+        const int64_t panels = turn_panels(), per_block = (num_panels_ + panels - 1) / panels;
+        const auto rows_of = [=](int64_t turn) {
+            const int64_t begin = turn / per_block * rows;
+            return Range{begin, smaller(begin + rows, step_.num_tokens)};
         };
+        const auto panels_of = [=](int64_t turn) {
+            const int64_t begin = turn % per_block * panels;
+            return Range{begin, smaller(begin + panels, num_panels_)};
+        };
+        const int64_t total = num_blocks * per_block;
         Turns turns(worker, total);
         for (int64_t turn = turns.next(), next; turn < total; turn = next) {
             next = turns.next();  // this early, so that it can be fetched meanwhile
-            begin_ = turn / num_turns * rows;
-            end_ = smaller(begin_ + rows, step_.num_tokens);
-            run_panels(panels_of(turn), next < total ? panels_of(next) : Range{0, 0});
+            run_panels(rows_of(turn), panels_of(turn), next < total ? panels_of(next) : Range{0, 0});
         }
     }
 
-    // The rows from `begin_` up to `end_` times `panels`; `after`: those that come next, if any.
-    void run_panels(Range panels, Range after) {
+    // `after`: the panels that come next, if any.
+    void run_panels(Range rows, Range panels, Range after) {
         while (panels.begin < panels.end) {
             const Range now = first_unit(panels);
             panels.begin = now.end;
-            run_unit(now, panels.begin < panels.end ? panels : after);
+            run_unit(rows, now, panels.begin < panels.end ? panels : after);
         }
     }
 
     // The panels that are computed together: a few, of one part.
     Range first_unit(Range panels) const {
-        const Place place = locate(linear_, panels.begin);
+        const Place place = locate(panels.begin);
         const int64_t left = num_panels(place.part) - place.panel;
         return {panels.begin, smaller(panels.begin + smaller(unit_panels(), left), panels.end)};
     }
 
-    void run_unit(Range panels, Range after) {
-        const Place place = locate(linear_, panels.begin);
+    void run_unit(Range rows, Range panels, Range after) {
+        const Place place = locate(panels.begin);
         const PackedMatrix* parts = linear_.parts.data();
         Unit unit{};
         unit.first = place.panel;
@@ -340,12 +349,12 @@ class Products {
         }
         if (after.begin < after.end) {
             const Range next = first_unit(after);
-            const Place next_place = locate(linear_, next.begin);
+            const Place next_place = locate(next.begin);
             unit.next = next_place.data;
             unit.next_bytes = (next.end - next.begin) * next_place.part.panel_stride;
         }
         output_.begin_unit(place.part, unit, place.first_column);
-        MULTIPLY[static_cast<int>(place.part.format)](unit, x_, begin_, end_, context_, output_);
+        MULTIPLY[static_cast<int>(place.part.format)](unit, x_, rows.begin, rows.end, context_, output_);
     }
 
     const Linear& linear_;
@@ -353,7 +362,7 @@ class Products {
     const Activations& x_;
     Context& context_;
     Output output_;
-    int64_t begin_ = 0, end_ = 0;  // rows
+    int64_t num_panels_ = count_panels();
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ class Prefetcher {
           share_(round_up(unit.next_bytes / num_tiles + 1, 64)) {}
 
     void fetch() {
-        const uint8_t* stop = smaller(next_ + share_, end_);
+        const uint8_t* stop = share_ < end_ - next_ ? next_ + share_ : end_;
         for (; next_ < stop; next_ += 64) {
             __builtin_prefetch(next_, 0, 2);  // to the second level: the first holds what is in use
         }
@@ -152,8 +152,8 @@ void multiply_numbers(const Unit& unit, const Activations& x, int64_t begin, int
 
 #if defined(OCTAVO_ISA_amx)
 
-// With few rows, memory sets the pace, and the first of them fetch the next unit line by line; with many, a share
-// is fetched after each tile.
+// With few rows, memory sets the pace, and the first of them fetch the next unit line by line; with many, a
+// share is fetched after each tile.
 void multiply_bf16(const Unit& unit, const Activations& x, int64_t begin, int64_t end, Context& context,
                    TileSink& sink) {
     constexpr int ROWS = 2 * ROW_TILE;

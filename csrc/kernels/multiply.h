@@ -57,7 +57,8 @@ constexpr int FLOAT_PANELS = 2;
 #endif
 
 // How far ahead of those in use weights are fetched, where they are read at the speed of memory: more than a
-// panel of the default model. (Two threads, Q4_1, 576 x 576: 8.1 us with 4096, 4.7 with 8192, more beyond 16384.)
+// panel of the default model. (Two threads, Q4_1, 576 x 576: 8.1 us with 4096, 4.7 with 8192, more beyond
+// 16384.)
 constexpr int64_t PREFETCH_BYTES = 8192;
 
 // Panels of one format and one k that are computed together.
@@ -65,7 +66,7 @@ struct Unit {
     const uint8_t* panels[UNIT_PANELS];
     int count;
     int64_t first;  // number of the first panel in its matrix (of the gate and of the up panel, if gated)
-    const uint8_t* next;  // what the thread will read next
+    const uint8_t* next;  // what the thread will read next; null: nothing
     int64_t next_bytes;
 };
 
@@ -94,6 +95,15 @@ int64_t unpacked_bytes(int64_t k);
 
 constexpr bool reads_quants(Format format) {
     return info(format).low_bits > 0;
+}
+
+// Of fewer panels it would compute the last one several times.
+constexpr int panels_at_a_time(Format format) {
+#if defined(OCTAVO_ISA_amx)
+    return reads_quants(format) || format == Format::BF16 ? 2 : FLOAT_PANELS;
+#else
+    return reads_quants(format) ? 2 : FLOAT_PANELS;
+#endif
 }
 
 // Split `rows` into the fewest parts of at most `most`, as equal as can be.

@@ -188,13 +188,7 @@ __attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, c
         left += INPUTS * PANEL * 2;
         right += INPUTS * PANEL * 2;
     }
-    const int64_t sums_bytes = stride * 4;
-    _tile_stored(0, sums, sums_bytes);
-    _tile_stored(1, sums + PANEL, sums_bytes);
-    if (both) {
-        _tile_stored(2, sums + ROW_TILE * stride, sums_bytes);
-        _tile_stored(3, sums + ROW_TILE * stride + PANEL, sums_bytes);
-    }
+    store_sums(sums, stride, both, true);
 }
 
 }  // namespace octavo::OCTAVO_ISA

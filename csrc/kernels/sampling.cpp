@@ -21,7 +21,7 @@ float least_logit(const Distribution& d, double bound) {
     while (d.scale(logit) < bound) {
         logit = __builtin_nextafterf(logit, INFINITY);
     }
-    while (logit > LOWEST_LOGIT && d.scale(__builtin_nextafterf(logit, -INFINITY)) >= bound) {
+    while (logit > LOWEST && d.scale(__builtin_nextafterf(logit, -INFINITY)) >= bound) {
         logit = __builtin_nextafterf(logit, -INFINITY);
     }
     return logit;

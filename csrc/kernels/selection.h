@@ -10,8 +10,6 @@
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr float LOWEST_LOGIT = -3.40282347e+38f;  // of finite numbers
-
 OCTAVO_INLINE uint64_t make_entry(float logit, int64_t token) {
     const float unsigned_zero = logit + 0.0f;  // -0 equals 0, so their bits must too
     uint32_t bits;
@@ -34,7 +32,7 @@ OCTAVO_INLINE int64_t token_of(uint64_t entry) {
 
 // The least likely token that may still be chosen. Every filter, and all of them together, come down to one.
 struct Cut {
-    float logit = LOWEST_LOGIT;
+    float logit = LOWEST;
     int64_t token = INT64_MAX;  // of tokens with just this logit, the last one that is kept
 
     // Without branches, for loops that become vectors. Never true of NaN and -inf.

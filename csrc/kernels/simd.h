@@ -44,6 +44,7 @@
 namespace octavo::OCTAVO_ISA {
 
 constexpr int LANES = 16;
+constexpr float LOWEST = -0x1.fffffep127f;  // of finite numbers
 
 template <class T>
 OCTAVO_INLINE T smaller(T a, T b) {

@@ -31,7 +31,7 @@ struct Worker {
     uint8_t* scratch;  // this thread's own memory, a multiple of 64; its content does not survive a kernel
     size_t scratch_bytes;
     Counter* counters[2];  // for Turns, in alternation: of each thread
-    int turns = 0;
+    int turns = 0;         // made in this job
 
     OCTAVO_INLINE void wait() {
         if (count > 1)
@@ -48,9 +48,9 @@ OCTAVO_INLINE Range share(int64_t total, const Worker& worker) {
     return {total * worker.index / worker.count, total * (worker.index + 1) / worker.count};
 }
 
-// Hands out 0 .. total - 1, each number once: to each thread those of its share, in order, and then what is left of the
-// others' shares. A thread that is slower, because its processor is or is shared, so gets fewer. All threads make Turns
-// of the same total and ask until there are no more; between two Turns lies a barrier.
+// Hands out 0 .. total - 1, each number once: to each thread those of its share, in order, and then what is
+// left of the others' shares. A thread that is slower, because its processor is or is shared, so gets fewer.
+// All threads make Turns of the same total and ask until there are no more; between two Turns lies a barrier.
 class Turns {
   public:
     OCTAVO_INLINE Turns(Worker& worker, int64_t total)
@@ -61,7 +61,7 @@ class Turns {
         worker.counters[++worker.turns % 2][worker.index].taken = 0;  // for the next Turns
     }
 
-    // The next number, or `total` when there are no more; then it must not be asked again.
+    // The next number, or `total` when there are no more.
     OCTAVO_INLINE int64_t next() {
         for (; num_done_ < count_; ++num_done_) {
             const int64_t begin = total_ * whose_ / count_, end = total_ * (whose_ + 1) / count_;

@@ -59,7 +59,7 @@ class InputBatch:
         seq_lens = computed + counts  # [n]
         self.num_computed_tokens[rows] = seq_lens
         token_rows, positions = rows, computed  # [T], where each request runs one token, as in most steps
-        if output.total_num_scheduled_tokens > len(rows):
+        if output.total_num_scheduled_tokens > len(rows):  # every request in the step runs at least one
             token_rows = rows.repeat(counts)
             positions = np.arange(len(token_rows)) + (seq_lens - ends).repeat(counts)
         (sampled_index,) = (seq_lens == self.num_tokens[rows]).nonzero()  # [L]
@@ -92,7 +92,11 @@ class InputBatch:
         return self.sampling.get_metadata(rows, self.num_tokens[rows])
 
     def append_sampled(self, batch: Batch, sampled: SamplerOutput) -> None:
-        """Write the sampled tokens into their rows. (A request without a usable token is about to end.)"""
+        """Write the sampled tokens into their rows.
+
+        Where there was no usable token an invalid id is written: that request ends, and nobody reads its row
+        before the next one is admitted to it.
+        """
         rows = batch.sampled_rows
         num_tokens = self.num_tokens[rows]
         # A request whose last token fills the row ends with it, so there is always room for one more.

@@ -213,6 +213,25 @@ def test_a_long_context_is_divided_among_threads_without_a_trace(
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_threads_take_turns_at_many_requests_without_a_trace(
+    engines: dict[int, Any], kv_type: KVType
+) -> None:
+    lengths = (*[20] * 24, 60, *[1, 33] * 6)  # 60 tokens are two tiles, none of them a large part of the work
+    whole = dict(enumerate(lengths))
+    alone = [{index: length} for index, length in whole.items()]
+    together = [whole], [{index: length - length // 2 for index, length in whole.items()}]
+    together[1].append({index: length // 2 for index, length in whole.items() if length > 1})
+    for each in engines.values():
+        first, *others = (
+            run_steps(make_attend(each, LAYER, kv_type), make_requests(LAYER, 16, lengths), steps, 16)
+            for steps in (alone, *together)
+        )
+        for other in others:
+            for out, expected in zip(other, first, strict=True):
+                assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_what_an_earlier_owner_left_in_a_block_leaves_no_trace(engine: Any, kv_type: KVType) -> None:
     expected = one_by_one(engine, LAYER, kv_type)
     attend = make_attend(engine, LAYER, kv_type)

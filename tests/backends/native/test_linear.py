@@ -137,7 +137,7 @@ def test_weights_of_different_formats_are_stacked(engine: Any) -> None:
     weights = tuple(
         random_weight(name, 20 + index, 256) for index, name in enumerate(("Q6_K", "BF16", "Q4_0", "F16"))
     )
-    for num_rows in (1, 9):
+    for num_rows in (1, 9, 40):
         x = rows(num_rows, 256)
         (y,) = compile_linear(engine, *weights).run(num_rows, x=x)
         apart = [compile_linear(engine, weight).run(num_rows, x=x)[0] for weight in weights]
