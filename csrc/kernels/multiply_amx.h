@@ -126,7 +126,10 @@ OCTAVO_INLINE void add_dots(const UnpackedPanel& panel, const QuantizedRow& x, i
 // ROW_TILE rows, in tiles from `x` on, times an unpacked panel. sums[r * stride] on.
 //
 // A product takes some hundred cycles from its loads to its integers in memory; while one is under way the
-// one before is added to the sums.
+// one before is added to the sums. What limits both is that no vector instruction runs while tiles are moved:
+// 12 cycles to load one of rows, 6 for one of weights, 24 to store one of integers, which every scale block
+// needs, and about as many again for the sums. (One load of rows for four panels, with the sums in memory:
+// 0.85 times as fast.)
 template <int SCALES, bool HAS_MINIMUM>
 __attribute__((noinline)) void multiply_tiles(const UnpackedPanel& panel, const QuantizedRow& x, int64_t k,
                                               float* sums, int stride) {
