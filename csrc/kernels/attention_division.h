@@ -49,11 +49,12 @@ class Division {
     Division(const Attention& instruction, const AttentionGroup& group, int num_threads, int64_t part_bytes)
         : instruction_(instruction), group_(group), num_threads_(num_threads), part_bytes_(part_bytes) {
         for (int request = 0; request < group.num_reqs; ++request) {
-            total_ += cost(request);
-            num_tiles_ += num_tiles(request) * num_kv_heads();
             for (int index = 0; index < num_tiles(request); ++index) {
-                greatest_cost_ = larger(greatest_cost_, cost(tile(request, 0, index)));
+                const int64_t tile_cost = cost(tile(request, 0, index));
+                greatest_cost_ = larger(greatest_cost_, tile_cost);
+                total_ += tile_cost * num_kv_heads();
             }
+            num_tiles_ += num_tiles(request) * num_kv_heads();
         }
     }
 

@@ -19,8 +19,8 @@ namespace octavo::OCTAVO_ISA {
 class AttentionTiles {
   public:
     using Operand = uint16_t;
-    static constexpr int MAX_ROWS =
-        32;  // two tiles: with two of K or V and four of sums, all eight there are
+    // Two tiles: with two of K or V and four of sums, all eight there are.
+    static constexpr int MAX_ROWS = 32;
 
     explicit AttentionTiles(int head_size) : depth_(head_size % 32 == 0 ? 32 : 16) {}
 
