@@ -188,7 +188,7 @@ def measure_attention(
     """Attention of one request's last `num_tokens` tokens; `heads` are query heads, KV heads, head size."""
     num_heads, num_kv_heads, head_size = heads
     spec = FullAttentionSpec(BLOCK_SIZE, num_kv_heads, head_size, head_bytes("bf16", head_size))
-    num_blocks = spec.num_blocks_for(context)
+    num_blocks = spec.num_blocks_for(context, context)
     num_layers = -(-rotated_bytes // (num_blocks * spec.page_bytes))
     caches = KVCaches(KVCacheConfig(1 + num_blocks, (KVCacheGroup(spec, tuple(range(num_layers))),)), "bf16")
     # A page that was never written to lies nowhere, and so is read from no memory.

@@ -18,7 +18,7 @@ from octavo.models.model import Model
 from octavo.models.spec import ModelSpec
 from octavo.ops import AttentionLayer
 from octavo.scheduler.scheduler import Scheduler
-from octavo.types.kv import FullAttentionSpec, KVCacheConfig
+from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
 from octavo.types.outputs import EngineInfo
 from octavo.weights.loader import ModelFiles
 from octavo.worker.input_batch import InputBatch
@@ -125,17 +125,18 @@ def _plan_kv_cache(
 ) -> KVCacheConfig:
     """The cache that was asked for, or of a share of the memory, but not larger than could ever be used."""
     cache = config.cache
-    specs = [
-        FullAttentionSpec(
-            cache.block_size, each.num_kv_heads, each.head_size, backend.kv_head_bytes(each.head_size)
-        )
-        for each in layers
-    ]
-    planned = plan_kv_cache(specs, kv_cache_bytes(cache), cache.num_blocks_override)
+    specs = [_cache_spec(layer, cache.block_size, backend) for layer in layers]
+    max_chunk = min(config.scheduler.max_num_batched_tokens, longest)
+    planned = plan_kv_cache(specs, kv_cache_bytes(cache), max_chunk, cache.num_blocks_override)
     if cache.kv_cache_memory is not None or cache.num_blocks_override is not None:
         return planned
     most = 1 + config.scheduler.max_num_seqs * planned.num_blocks_for(longest)
     return replace(planned, num_blocks=min(planned.num_blocks, most))
+
+
+def _cache_spec(layer: AttentionLayer, block_size: int, backend: Backend) -> KVCacheSpec:
+    heads = (block_size, layer.num_kv_heads, layer.head_size, backend.kv_head_bytes(layer.head_size))
+    return FullAttentionSpec(*heads) if layer.window is None else SlidingWindowSpec(*heads, layer.window)
 
 
 def _make_input_batch(

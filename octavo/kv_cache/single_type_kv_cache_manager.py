@@ -41,7 +41,9 @@ class SingleTypeKVCacheManager(ABC):
 
     def num_missing_blocks(self, request_id: str, num_tokens: int) -> int:
         """Blocks the request lacks to hold `num_tokens` tokens."""
-        return max(self.spec.num_blocks_for(num_tokens) - len(self.req_to_blocks.get(request_id, ())), 0)
+        return max(
+            self.spec.num_blocks_for(num_tokens, num_tokens) - len(self.req_to_blocks.get(request_id, ())), 0
+        )
 
     def adopt_computed_blocks(self, request_id: str, blocks: list[KVCacheBlock]) -> None:
         """Begin the request's table with cached blocks, taking a reference to each."""

@@ -1,40 +1,88 @@
-"""How the KV cache is laid out: what a layer needs, layers in groups, groups in one pool of blocks."""
+"""How the KV cache is laid out: what a layer needs, layers in groups, groups in one pool of equal pages.
+
+A block id is one page in each of `group_size` layers' worth of memory; which group a block serves is decided
+anew whenever it is handed out. So all groups share one pool, and memory goes where the sequences need it.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class FullAttentionSpec:
-    """The KV cache of a layer that attends to its whole context."""
+class KVCacheSpec(ABC):
+    """What one layer keeps of a sequence, in blocks of `block_size` tokens."""
 
-    block_size: int  # tokens a block holds
+    block_size: int  # tokens a block stands for
+
+    @property
+    @abstractmethod
+    def page_bytes(self) -> int:
+        """Bytes one block of one layer takes."""
+
+    @abstractmethod
+    def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
+        """Blocks that a sequence holds at once, at most, on its way to `num_tokens` tokens, of which a step
+        runs up to `max_chunk`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec(KVCacheSpec):
+    """A layer that keeps K and V of tokens."""
+
     num_kv_heads: int
     head_size: int
     head_bytes: int  # bytes of one token's K and V in one head, whatever else they need included
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that a sequence of `num_tokens` tokens holds at once, at most."""
-        return -(-num_tokens // self.block_size)
-
     @property
     def page_bytes(self) -> int:
-        """Bytes one block of one layer takes: K and V."""
+        """K and V of `block_size` tokens."""
         return self.block_size * self.num_kv_heads * self.head_bytes
+
+    def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
+        """Every block to the end."""
+        return -(-num_tokens // self.block_size)
+
+    def _num_blocks_for_span(self, num_tokens: int, span: int) -> int:
+        """Blocks that `span` tokens in a row lie in, wherever they begin, of a sequence of `num_tokens`."""
+        return min(-(-num_tokens // self.block_size), -(-(span - 1) // self.block_size) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FullAttentionSpec(AttentionSpec):
+    """A layer that attends to its whole context."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindowSpec(AttentionSpec):
+    """A layer whose tokens see the last `window` tokens, themselves included."""
+
+    window: int
+
+    def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
+        """What a step's first token sees, and the step."""
+        return self._num_blocks_for_span(num_tokens, self.window - 1 + max_chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedLocalAttentionSpec(AttentionSpec):
+    """A layer whose tokens see those of their own chunk: positions from the last multiple of `chunk_size`."""
+
+    chunk_size: int
+
+    def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
+        """What a step's first token sees, and the step."""
+        return self._num_blocks_for_span(num_tokens, self.chunk_size - 1 + max_chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheGroup:
     """Layers with equal specs: they share block ids, so a request has one block table for each group."""
 
-    spec: FullAttentionSpec
-    layers: tuple[int, ...]  # layer indices
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes one block id stands for: a page in each layer of the group."""
-        return self.spec.page_bytes * len(self.layers)
+    spec: KVCacheSpec
+    layers: tuple[int, ...]  # layer indices; each layer's place in the pool's pages is its place here
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +91,44 @@ class KVCacheConfig:
 
     num_blocks: int
     groups: tuple[KVCacheGroup, ...]
-
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that one sequence of `num_tokens` takes."""
-        return sum(group.spec.num_blocks_for(num_tokens) for group in self.groups)
+    max_chunk: int = 1  # most tokens of a request that a step runs: bounds what a window holds at once
 
     @property
-    def max_num_tokens(self) -> int:
-        """The longest sequence that the whole cache can hold."""
-        return max(self.num_blocks - 1, 0) // len(self.groups) * self.groups[0].spec.block_size
+    def group_size(self) -> int:
+        """Layers that the largest group has: pages that a block id stands for."""
+        return max((len(group.layers) for group in self.groups), default=0)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page: as many as the layer that needs most."""
+        return max((group.spec.page_bytes for group in self.groups), default=0)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes a block id stands for, whichever group holds it."""
+        return self.group_size * self.page_bytes
 
     @property
     def total_bytes(self) -> int:
         """Bytes of the whole cache."""
-        return self.num_blocks * sum(group.block_bytes for group in self.groups)
+        return self.num_blocks * self.block_bytes
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that one sequence holds at once, at most, on its way to `num_tokens` tokens."""
+        return sum(group.spec.num_blocks_for(num_tokens, self.max_chunk) for group in self.groups)
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The longest sequence that the whole cache can hold; `UNBOUNDED` where length costs nothing."""
+        available = max(self.num_blocks - 1, 0)
+        low, high = 0, UNBOUNDED  # num_blocks_for never falls as sequences grow
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.num_blocks_for(middle) <= available:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+UNBOUNDED = 2**31 - 1  # tokens: longer than any sequence

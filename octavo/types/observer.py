@@ -1,0 +1,131 @@
+"""`Observer`: how statistics, events and whatever else wants to know see the core, which knows none of them.
+
+The core's loops call an observer at a few points and never ask it anything. What it is given belongs to the
+core: read it at once, keep no reference, change nothing (but the two fields of `EngineCoreOutputs` that are
+there to be filled).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from octavo.types.outputs import EngineCoreOutputs
+from octavo.types.steps import SchedulerOutput
+
+
+class ObservedRequest(Protocol):
+    """What an observer may read of a request."""
+
+    @property
+    def request_id(self) -> str:
+        """Unique among the requests that are not finished."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens it came with."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known, prompt and output."""
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens whose KV is in the cache once every planned step has run."""
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often it has been preempted."""
+
+
+class StoredBlock(NamedTuple):
+    """What the prefix cache holds of a full block."""
+
+    block_hash: bytes  # of its content and all before it
+    parent_block_hash: bytes | None  # None: it is the first of its sequence
+    token_bytes: bytes  # its token ids, 4 bytes each, in the machine's order
+    extra_keys: bytes  # what besides tokens its content depends on, encoded; empty for plain text
+    group_id: int  # KV cache group
+
+
+class Observer:
+    """Sees everything and does nothing: override what is of interest. Methods must be quick and not raise."""
+
+    def request_queued(self, request: ObservedRequest) -> None:
+        """It has been accepted and waits (again, for a session that goes on)."""
+
+    def request_admitted(self, request: ObservedRequest, num_cached_tokens: int) -> None:
+        """It begins to run, at first or after a preemption, `num_cached_tokens` found in the prefix cache."""
+
+    def request_preempted(self, request: ObservedRequest) -> None:
+        """It gave up its blocks for a more urgent one, and waits again."""
+
+    def request_finished(self, request: ObservedRequest) -> None:
+        """It has ended, for whatever reason (or a session's turn has)."""
+
+    def step_planned(self, output: SchedulerOutput) -> None:
+        """A step is about to run."""
+
+    def step_done(self, output: SchedulerOutput, outputs: EngineCoreOutputs) -> None:
+        """The step's results have been taken in, and `outputs` is about to go to the front end."""
+
+    def block_stored(self, stored: StoredBlock) -> None:
+        """A full block's content can be found in the prefix cache from now on."""
+
+    def block_removed(self, block_hash: bytes, group_id: int) -> None:
+        """No block of the group holds the content with this hash any longer."""
+
+    def all_blocks_cleared(self) -> None:
+        """The prefix cache is empty."""
+
+
+class Observers(Observer):
+    """Several observers, seen as one: each is told everything, in their order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def request_queued(self, request: ObservedRequest) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.request_queued(request)
+
+    def request_admitted(self, request: ObservedRequest, num_cached_tokens: int) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.request_admitted(request, num_cached_tokens)
+
+    def request_preempted(self, request: ObservedRequest) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.request_preempted(request)
+
+    def request_finished(self, request: ObservedRequest) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.request_finished(request)
+
+    def step_planned(self, output: SchedulerOutput) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.step_planned(output)
+
+    def step_done(self, output: SchedulerOutput, outputs: EngineCoreOutputs) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.step_done(output, outputs)
+
+    def block_stored(self, stored: StoredBlock) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.block_stored(stored)
+
+    def block_removed(self, block_hash: bytes, group_id: int) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.block_removed(block_hash, group_id)
+
+    def all_blocks_cleared(self) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.all_blocks_cleared()
