@@ -6,6 +6,8 @@ its rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from octavo.types.params import SamplingParams
@@ -45,6 +47,7 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_common_prefix_blocks: list[int]  # per KV cache group: leading blocks that all running requests share
     scheduled_spec_decode_tokens: dict[str, list[int]] = {}  # drafts to verify, for requests that have any
     new_block_ids_to_zero: list[int] | None = None  # blocks that must not show what they held before
+    kv_cache_block_copies: Sequence[tuple[int, int]] = ()  # (from, to), once all zeros are in
 
 
 class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
