@@ -93,15 +93,12 @@ const float* OwnedProgram::optional_vector(nb::object array, const char* name, i
     return values.data;
 }
 
-KVCache OwnedProgram::cache_of(nb::object cache, int layer, int group) {
-    const KVCacheGroup& caches = nb::cast<const KVCacheGroup&>(cache);
-    require(0 <= layer && layer < caches.num_layers(), "layer is ", layer, "; the cache has ",
-            caches.num_layers());
+KVCache OwnedProgram::cache_of(nb::object cache, int group) {
+    const KVCache found = nb::cast<const KVCache&>(cache);
     require(0 <= group && group < MAX_GROUPS, "group is ", group, "; it must be from 0 to ", MAX_GROUPS - 1);
     if (needs_.groups.size() <= static_cast<size_t>(group)) {
         needs_.groups.resize(group + 1);
     }
-    const KVCache found = caches.layer(layer);
     StepNeeds::Group& needed = needs_.groups[group];
     require(needed.num_blocks == 0 ||
                 (needed.num_blocks == found.num_blocks && needed.block_size == found.block_size),
@@ -196,9 +193,9 @@ void OwnedProgram::rope(const Place& x, const Place& angles, const std::string& 
 
 void OwnedProgram::attention_inputs(const Place& q, const Place& k, const Place& v,
                                     const std::optional<Place>& angles, const std::string& style,
-                                    int rotary_size, float scale, nb::object cache, int layer, int group,
+                                    int rotary_size, float scale, nb::object cache, int group,
                                     const Place& out) {
-    const KVCache kv = cache_of(std::move(cache), layer, group);
+    const KVCache kv = cache_of(std::move(cache), group);
     AttentionInputs inputs{
         read(q, "q"), read(k, "k"), read(v, "v"),     {}, rope_style_named(style), rotary_size, 0, scale,
         kv,           group,        write(out, "out")};
@@ -215,9 +212,9 @@ void OwnedProgram::attention_inputs(const Place& q, const Place& k, const Place&
     program_.add(inputs);
 }
 
-void OwnedProgram::attention(const Place& q, nb::object cache, int layer, int group, bool causal, int window,
+void OwnedProgram::attention(const Place& q, nb::object cache, int group, bool causal, int window,
                              float soft_cap, nb::object sinks, const Place& out) {
-    const KVCache kv = cache_of(std::move(cache), layer, group);
+    const KVCache kv = cache_of(std::move(cache), group);
     Attention attention{read(q, "q"), kv, group, 0, causal, window, soft_cap, nullptr, write(out, "out")};
     attention.num_heads = num_query_heads(attention.q, kv);
     attention.sinks = optional_vector(std::move(sinks), "sinks", attention.num_heads);

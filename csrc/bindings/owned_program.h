@@ -41,9 +41,9 @@ class OwnedProgram {
               const Place& out);
     void attention_inputs(const Place& q, const Place& k, const Place& v, const std::optional<Place>& angles,
                           const std::string& style, int rotary_size, float scale, nanobind::object cache,
-                          int layer, int group, const Place& out);
-    void attention(const Place& q, nanobind::object cache, int layer, int group, bool causal, int window,
-                   float soft_cap, nanobind::object sinks, const Place& out);
+                          int group, const Place& out);
+    void attention(const Place& q, nanobind::object cache, int group, bool causal, int window, float soft_cap,
+                   nanobind::object sinks, const Place& out);
 
     // Run a step. Returns the outputs as arrays that own the arena they lie in.
     nanobind::tuple run(int64_t num_tokens, nanobind::handle token_ids, nanobind::handle positions,
@@ -59,7 +59,7 @@ class OwnedProgram {
     View write(const Place& place, const char* name) const;  // not in an input
     Vector vector(nanobind::object array, const char* name);
     const float* optional_vector(nanobind::object array, const char* name, int64_t size);  // null for None
-    KVCache cache_of(nanobind::object cache, int layer, int group);
+    KVCache cache_of(nanobind::object cache, int group);
 
     std::vector<nanobind::object> owners_;  // of what the program points to
     Program program_;

@@ -126,10 +126,9 @@ void bind_program(nb::module_& module) {
         .def("rope", &OwnedProgram::rope, nb::kw_only(), "x"_a, "angles"_a, "style"_a, "head_size"_a,
              "rotary_size"_a, "out"_a)
         .def("attention_inputs", &OwnedProgram::attention_inputs, nb::kw_only(), "q"_a, "k"_a, "v"_a,
-             "angles"_a.none(), "style"_a, "rotary_size"_a, "scale"_a, "cache"_a, "layer"_a, "group"_a,
-             "out"_a)
-        .def("attention", &OwnedProgram::attention, nb::kw_only(), "q"_a, "cache"_a, "layer"_a, "group"_a,
-             "causal"_a, "window"_a, "soft_cap"_a, "sinks"_a.none(), "out"_a)
+             "angles"_a.none(), "style"_a, "rotary_size"_a, "scale"_a, "cache"_a, "group"_a, "out"_a)
+        .def("attention", &OwnedProgram::attention, nb::kw_only(), "q"_a, "cache"_a, "group"_a, "causal"_a,
+             "window"_a, "soft_cap"_a, "sinks"_a.none(), "out"_a)
         .def("run", &OwnedProgram::run, "num_tokens"_a, "token_ids"_a.none(), "positions"_a.none(),
              "groups"_a, "inputs"_a, "Run a step; returns the outputs, each float32 [num_tokens, columns].");
 }

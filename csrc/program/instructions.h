@@ -100,7 +100,8 @@ OCTAVO_INLINE constexpr int64_t number_bytes(KVType type) {
 
 constexpr int MAX_HEAD_SIZE = 256;  // that a cache may have: kernels keep a few heads in fixed buffers
 
-// One layer's KV cache. Block b, KV head h begins at data + (b * num_kv_heads + h) * page_bytes, K before V:
+// One layer's KV cache. Block b has a page at data + b * page_bytes; KV head h's share of it begins share_bytes * h
+// further, K before V:
 //
 //   bf16, fp8_e4m3   K [block_size / 16][head_size / 2][16 tokens][2]  V [block_size / 2][head_size][2 tokens]
 //   f32              K [block_size / 16][head_size][16 tokens]         V [block_size][head_size]
@@ -109,8 +110,8 @@ constexpr int MAX_HEAD_SIZE = 256;  // that a cache may have: kernels keep a few
 struct KVCache {
     KVType type;
     uint8_t* data;
-    int64_t num_blocks, page_bytes;
-    int block_size;  // a multiple of 16
+    int64_t num_blocks, page_bytes, share_bytes;  // the heads' shares may end before the page does
+    int block_size;                               // a multiple of 16
     int num_kv_heads, head_size;
 };
 

@@ -153,7 +153,7 @@ def test_slot_minus_one_is_written_nowhere() -> None:
     cache = KVCache(KVCacheConfig(2, (KVCacheGroup(FullAttentionSpec(4, 2, 8, 64), (0,)),)))
     k = random_array(2, 2, 8)
     cache.write(0, k, k, np.array([-1, 5]))
-    stored, _ = cache.read(0, np.array([0, 1]), 8)
+    stored, _ = cache.read(0, np.array([0, 1]), 0, 8)
     assert np.array_equal(stored[5], k[1])
     assert not np.delete(stored, 5, axis=0).any()
 

@@ -199,6 +199,6 @@ class _Builder:
         )
 
     def _cache_of(self, layer: AttentionLayer) -> dict[str, Any]:
-        """The arguments that say where the K and V of `layer` are."""
+        """The arguments that say where the K and V of `layer` are, and which group's blocks they lie in."""
         assert self._caches is not None, "a program that attends needs caches"
-        return self._caches.place_of(layer.index)._asdict()
+        return self._caches.of_layer(layer.index)._asdict()
