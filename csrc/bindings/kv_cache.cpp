@@ -114,7 +114,6 @@ void bind_kv_cache(nb::module_& module) {
                         "Blocks of equal pages that layers of all kinds share, zeroed at first.")
         .def("__init__", &make, nb::kw_only(), nb::arg("num_pages"), nb::arg("num_blocks"),
              nb::arg("page_bytes"))
-        .def_prop_ro("num_bytes", &KVPages::num_bytes)
         .def("layer", &layer, nb::kw_only(), nb::arg("page"), nb::arg("type"), nb::arg("block_size"),
              nb::arg("num_kv_heads"), nb::arg("head_size"), nb::keep_alive<0, 1>(),
              "The KVCache of a layer that has page `page` of each block.")

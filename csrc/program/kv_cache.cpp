@@ -23,7 +23,10 @@ int64_t kv_page_bytes(const KVCache& shape) {
 }
 
 KVPages::KVPages(int num_pages, int64_t num_blocks, int64_t page_bytes)
-    : num_pages_(num_pages), num_blocks_(num_blocks), page_bytes_(page_bytes), memory_(num_bytes()) {}
+    : num_pages_(num_pages),
+      num_blocks_(num_blocks),
+      page_bytes_(page_bytes),
+      memory_(num_pages * num_blocks * page_bytes) {}
 
 KVCache KVPages::layer(const KVCache& shape, int page) const {
     KVCache found = shape;

@@ -27,8 +27,6 @@ class KVPages {
 
     int64_t page_bytes() const { return page_bytes_; }
 
-    int64_t num_bytes() const { return num_pages_ * num_blocks_ * page_bytes_; }
-
     // The cache of a layer whose pages are page `page` of each block: `shape` with what else it needs.
     KVCache layer(const KVCache& shape, int page) const;
 

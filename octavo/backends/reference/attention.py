@@ -24,10 +24,9 @@ class KVCache:
     """
 
     def __init__(self, config: KVCacheConfig) -> None:
-        self._memory = np.zeros(  # [pages of a block, num_blocks, numbers of a page] float32
-            (config.group_size, config.num_blocks, config.page_bytes // 4), np.float32
-        )
         self._places = place_layers(config)
+        shape = (config.group_size, config.num_blocks, config.page_bytes // 4)
+        self._memory = np.zeros(shape, np.float32)  # [pages of a block, num_blocks, numbers of a page]
         # layer: the same memory as [num_blocks, 2, block_size, num_kv_heads, head_size], K first
         self._pages = {layer: self._view(place) for layer, place in self._places.items()}
 
