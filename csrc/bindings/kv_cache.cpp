@@ -3,7 +3,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <unordered_set>
@@ -80,7 +79,9 @@ BlockIds blocks_of(const KVPages& pages, nb::handle block_ids, const char* name)
 
 void zero_blocks(KVPages& self, nb::handle block_ids) {
     const BlockIds ids = blocks_of(self, block_ids, "block_ids");
-    std::for_each_n(ids.data(), ids.shape(0), [&](int32_t block) { self.zero(block); });
+    for (size_t i = 0; i < ids.shape(0); ++i) {
+        self.zero(ids.data()[i]);
+    }
 }
 
 // No block takes two copies, and none is both read and written: then their order does not matter.
