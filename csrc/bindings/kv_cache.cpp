@@ -1,6 +1,7 @@
 #include "program/kv_cache.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <limits>
@@ -106,6 +107,13 @@ void copy_blocks(KVPages& self, nb::handle sources, nb::handle destinations) {
     }
 }
 
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>> bytes_of(KVPages& self) {
+    return {self.data(),
+            {static_cast<size_t>(self.num_pages()), static_cast<size_t>(self.num_blocks()),
+             static_cast<size_t>(self.page_bytes())},
+            nb::find(self)};
+}
+
 }  // namespace
 
 void bind_kv_cache(nb::module_& module) {
@@ -115,6 +123,7 @@ void bind_kv_cache(nb::module_& module) {
                         "Blocks of equal pages that layers of all kinds share, zeroed at first.")
         .def("__init__", &make, nb::kw_only(), nb::arg("num_pages"), nb::arg("num_blocks"),
              nb::arg("page_bytes"))
+        .def_prop_ro("bytes", &bytes_of, "All of it, uint8 [num_pages, num_blocks, page_bytes].")
         .def("layer", &layer, nb::kw_only(), nb::arg("page"), nb::arg("type"), nb::arg("block_size"),
              nb::arg("num_kv_heads"), nb::arg("head_size"), nb::keep_alive<0, 1>(),
              "The KVCache of a layer that has page `page` of each block.")

@@ -21,6 +21,8 @@ class KVPages {
     // Memory begins zeroed. Throws std::bad_alloc.
     KVPages(int num_pages, int64_t num_blocks, int64_t page_bytes);
 
+    uint8_t* data() { return memory_.data(); }
+
     int num_pages() const { return num_pages_; }
 
     int64_t num_blocks() const { return num_blocks_; }

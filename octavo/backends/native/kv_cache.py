@@ -33,13 +33,13 @@ class KVCaches:
 
     def __init__(self, config: KVCacheConfig, kv_type: KVType) -> None:
         places = place_layers(config)
-        self._pages = load_library().KVPages(
+        self.pages = load_library().KVPages(
             num_pages=config.group_size, num_blocks=config.num_blocks, page_bytes=config.page_bytes
         )
         self._layers: dict[int, LayerCache] = {}
         for layer, (group, page, spec) in places.items():
             assert spec.head_bytes == head_bytes(kv_type, spec.head_size), "planned for another type"
-            cache = self._pages.layer(
+            cache = self.pages.layer(
                 page=page,
                 type=kv_type,
                 block_size=spec.block_size,
@@ -54,11 +54,11 @@ class KVCaches:
 
     def zero(self, block_ids: np.ndarray) -> None:
         """Set all pages of `block_ids` [k] int32 to zero. Raises ValueError for blocks that are not there."""
-        self._pages.zero_blocks(block_ids)
+        self.pages.zero_blocks(block_ids)
 
     def copy(self, sources: np.ndarray, destinations: np.ndarray) -> None:
         """Copy all pages of `sources` [k] int32 to `destinations` [k] int32.
 
         Raises ValueError for blocks that are not there, and where the result would depend on the order.
         """
-        self._pages.copy_blocks(sources, destinations)
+        self.pages.copy_blocks(sources, destinations)

@@ -6,6 +6,7 @@ import gc
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo.backends.native.library import load_library
@@ -57,6 +58,19 @@ def test_more_pages_than_bytes_can_be_counted_are_out_of_memory() -> None:
 def test_layers_that_have_no_place_in_the_pages_are_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         make_pages().layer(**{**LAYER, **changes})
+
+
+def test_blocks_are_zeroed_and_copied_in_all_pages_to_their_last_byte() -> None:
+    pages = make_pages(num_pages=3, num_blocks=6)
+    assert not pages.bytes.any()
+    pages.bytes[:] = np.random.default_rng(0).integers(1, 256, pages.bytes.shape, np.uint8)
+    expected = pages.bytes.copy()
+    expected[:, [4, 1]] = expected[:, [2, 2]]
+    pages.copy_blocks(np.array([2, 2], np.int32), np.array([4, 1], np.int32))
+    assert np.array_equal(pages.bytes, expected)
+    expected[:, [5, 2]] = 0
+    pages.zero_blocks(np.array([5, 2], np.int32))
+    assert np.array_equal(pages.bytes, expected)
 
 
 def test_the_pages_live_as_long_as_a_layers_cache() -> None:
