@@ -102,8 +102,30 @@ class SchedulerConfig:
         "most tokens a request runs in a step others want a share of; default: half a step; 0 = no limit",
         least=0,
     )
-    scheduling_policy: Literal["fcfs", "priority"] = _setting(
-        "fcfs", "who goes first: in order of arrival, or by the request's priority"
+    max_num_partial_prefills: int | None = _setting(
+        None, "most requests that are in the middle of their prompts at once; default: no limit", least=1
+    )
+    prefill_schedule_interval: int = _setting(
+        1, "run prompts in every so manyth step only, as long as others decode", least=1, most=2**16
+    )
+    watermark: float = _setting(
+        0.0, "share of the KV cache that admission leaves free for those who run", least=0, most=0.9
+    )
+    scheduling_policy: Literal["fcfs", "priority", "fair"] = _setting(
+        "fcfs",
+        "who goes first: in order of arrival; by the request's priority; or fair sharing between tenants",
+    )
+    priority_aging_s: float = _setting(
+        300.0, "seconds of waiting that count as much as one level of priority; 0 = nothing does"
+    )
+    tenant_weights: str | None = _setting(
+        None, "shares of tenants under the fair policy, like alice=2,bob=0.5; those not named have 1"
+    )
+    enable_cascade_attention: bool = _setting(
+        True, "attend a beginning that all running requests share once for all of them"
+    )
+    pipeline_depth: int = _setting(
+        1, "steps in flight at once: with 2 the next one is planned while one runs", least=1, most=8
     )
 
 

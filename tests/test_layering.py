@@ -25,7 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "kv_cache": {"types", "errors"},
     "scheduler": {"kv_cache", *BASE},
     "engine": set(),
-    "engine.core": {"scheduler", *BASE},
+    "engine.core": {"scheduler", "engine.deadlines", *BASE},
+    "engine.deadlines": set(BASE),
     "engine.executor": {"worker", "types"},
     "engine.features": {"backends", "scheduler", "prompt_logprobs", *BASE},
     "engine.build": {

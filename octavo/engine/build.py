@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from octavo.backends.backend import Backend
 from octavo.config import AUTO, EngineConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.deadlines import Deadlines, StepTimes
 from octavo.engine.executor import InprocExecutor
 from octavo.engine.features import FEATURES, Parts
 from octavo.errors import CapacityError, ConfigError, UnsupportedError
@@ -54,9 +56,12 @@ def build_engine(
     constraints = [feature.make_constraint(parts) for feature in features if feature.make_constraint]
 
     input_batch = _make_input_batch(config.scheduler.max_num_seqs, max_model_len, vocab_size, kv_config)
-    executor = InprocExecutor(ModelRunner(backend, input_batch, extensions))
+    runner = ModelRunner(backend, input_batch, extensions)
+    executor = InprocExecutor(runner, threaded=config.scheduler.pipeline_depth > 1)
     kv_cache = KVCacheManager(kv_config, config.cache.enable_prefix_caching)
-    scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints)
+    step_times = StepTimes(time.monotonic)
+    deadlines = Deadlines(time.monotonic, step_times, config.scheduler.max_num_batched_tokens)
+    scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints, step_times)
     info = EngineInfo(
         model_name=model.spec.name,
         vocab_size=vocab_size,
@@ -65,7 +70,7 @@ def build_engine(
         scheduling_policy=config.scheduler.scheduling_policy,
         features=frozenset(FEATURES),
     )
-    return EngineCore(scheduler, executor), info
+    return EngineCore(scheduler, executor, deadlines), info
 
 
 def _load(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:

@@ -66,8 +66,10 @@ class Observer:
     def step_planned(self, output: SchedulerOutput) -> None:
         """A step is about to run."""
 
-    def step_done(self, output: SchedulerOutput, outputs: EngineCoreOutputs) -> None:
-        """The step's results have been taken in, and `outputs` is about to go to the front end."""
+    def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
+        """The step's results have been taken in (or it failed; None: already its planning did), and `outputs`
+        is about to go to the front end.
+        """
 
     def block_stored(self, stored: StoredBlock) -> None:
         """A full block's content can be found in the prefix cache from now on."""
@@ -110,7 +112,7 @@ class Observers(Observer):
         for observer in self._observers:
             observer.step_planned(output)
 
-    def step_done(self, output: SchedulerOutput, outputs: EngineCoreOutputs) -> None:
+    def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
         """See `Observer`."""
         for observer in self._observers:
             observer.step_done(output, outputs)

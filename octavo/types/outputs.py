@@ -44,11 +44,11 @@ class SchedulerStats(msgspec.Struct, frozen=True):
     kv_cache_usage: float  # share of the blocks held by requests, 0 to 1
 
 
-class EngineCoreOutputs(msgspec.Struct, frozen=True):
+class EngineCoreOutputs(msgspec.Struct):
     """News from one step."""
 
     outputs: list[EngineCoreOutput]
-    scheduler_stats: SchedulerStats
+    scheduler_stats: SchedulerStats | None = None  # filled by an observer, if there is one
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
