@@ -7,6 +7,7 @@ knows both.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -144,7 +145,9 @@ class OutputProcessor:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._answers: dict[str, Answer] = {}  # by the core's request id
+        # By the core's request id. A session has one for each turn, in the order they will be answered.
+        self._answers: dict[str, deque[Answer]] = {}
+        self._sessions: dict[str, str] = {}  # the core's request id by the user's
         self._num_added = 0
 
     def add_request(self, request_id: str, request: ProcessedInput, arrival_time: float) -> list[str]:
@@ -152,27 +155,42 @@ class OutputProcessor:
         answers.
 
         The same `request_id` may be under way more than once: outputs carry it, nothing is looked up by it
-        but aborts.
+        but aborts and sessions, whose turns have one id in the core.
         """
         self._num_added += 1
         user_request = UserRequest(request_id, request, arrival_time)
         for index in range(request.params.n):
-            answer = Answer(f"{request_id}.{self._num_added}.{index}", index, user_request, self.tokenizer)
+            core_id = f"{request_id}.{self._num_added}.{index}"
+            if request.options.resumable:
+                core_id = self._sessions.setdefault(request_id, core_id)
+            answer = Answer(core_id, index, user_request, self.tokenizer)
             user_request.answers.append(answer)
-            self._answers[answer.request_id] = answer
+            self._answers.setdefault(core_id, deque()).append(answer)
         return [answer.request_id for answer in user_request.answers]
 
-    def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
-        """Forget all that is under way under the users' `request_ids`. Returns the core's ids of it."""
-        users_ids = set(request_ids)
-        ids = [id for id, answer in self._answers.items() if answer.user_request.request_id in users_ids]
-        self.forget(ids)
-        return ids
+    def has_session(self, request_id: str) -> bool:
+        """Whether `request_id` names a session that has not ended."""
+        return request_id in self._sessions
 
-    def forget(self, core_ids: Iterable[str]) -> None:
-        """Forget answers by the core's ids. News of them are passed over."""
-        for core_id in core_ids:
+    def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
+        """Forget all that is under way under the users' `request_ids`, and their sessions. Returns the core's
+        ids of it.
+        """
+        users_ids = set(request_ids)
+        ids = {id for id, answers in self._answers.items() if answers[0].user_request.request_id in users_ids}
+        ids |= {self._sessions.pop(users_id) for users_id in users_ids & self._sessions.keys()}
+        for core_id in ids:  # news of them are passed over
             self._answers.pop(core_id, None)
+        return list(ids)
+
+    def take_back(self, request_id: str, core_ids: Iterable[str], begun: bool) -> None:
+        """The core has refused what was added last: forget it, and the session if it is `begun` with it."""
+        for core_id in core_ids:
+            self._answers[core_id].pop()
+            if not self._answers[core_id]:
+                del self._answers[core_id]
+        if begun:
+            self._sessions.pop(request_id, None)
 
     def has_unfinished_requests(self) -> bool:
         """Whether anything is under way."""
@@ -184,19 +202,28 @@ class OutputProcessor:
         changed: dict[UserRequest, list[Answer]] = {}
         to_abort = []
         for output in outputs.outputs:
-            answer = self._answers.get(output.request_id)
-            if answer is None:
+            answers = self._answers.get(output.request_id)
+            if answers is None:
                 continue
+            answer = answers[0]
             if self._update(answer, output):
                 to_abort.append(answer.request_id)
             if answer.finish_reason is not None:
-                del self._answers[answer.request_id]
+                self._drop_first(answers)
             user_request = answer.user_request
             if answer.index == 0:  # later ones find the prompt that the first has computed
                 user_request.num_cached_tokens = output.num_cached_tokens
             changed.setdefault(user_request, []).append(answer)
         made = [user_request.make_output(answers, now) for user_request, answers in changed.items()]
         return ProcessedOutputs([output for output in made if output is not None], to_abort)
+
+    def _drop_first(self, answers: deque[Answer]) -> None:
+        """An answer is complete."""
+        answer = answers.popleft()
+        if not answers:
+            del self._answers[answer.request_id]
+        if answer.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            self._sessions.pop(answer.user_request.request_id, None)
 
     def _update(self, answer: Answer, output: EngineCoreOutput) -> bool:
         """`answer.update`, where a failure ends this one answer with an error and harms no other."""

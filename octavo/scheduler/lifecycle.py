@@ -74,19 +74,22 @@ class RequestLifecycle:
         self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
     ) -> list[EngineCoreOutput]:
         """End requests from outside (None = all), sessions too, in whatever state they are. Unknown ids are
-        ignored.
+        ignored. Returns the news: one for each turn under way or to come.
         """
         ids = list(self.requests) if request_ids is None else request_ids
         finishing = [
             self.requests[request_id] for request_id in dict.fromkeys(ids) if request_id in self.requests
         ]
+        num_turns = [request.num_turns_awaited for request in finishing]
         self._remove_waiting([request for request in finishing if request.row < 0])
         for request in finishing:
             request.status = status
             self._free_request(request)
         self._drop_stopped_from_running()
         return [
-            EngineCoreOutput(request.request_id, [], status.finish_reason, reason) for request in finishing
+            EngineCoreOutput(request.request_id, [], status.finish_reason, reason)
+            for request, num_turns in zip(finishing, num_turns, strict=True)
+            for _ in range(num_turns)
         ]
 
     def fail_overdue(self, turn: EngineCoreRequest) -> None:
@@ -174,6 +177,7 @@ class RequestLifecycle:
             self._end_turn(request)
         else:
             self._free_request(request)
+            self._refuse_turns(request, f"the turn before ended with an error: {request.stop_reason}")
 
     def _free_request(self, request: Request) -> None:
         """Forget a finished request and give back all it held. (Queues and `running` are the caller's.)"""
@@ -224,20 +228,26 @@ class RequestLifecycle:
         self._begin_next_turn(session)
 
     def _begin_next_turn(self, session: Request) -> None:
-        """Begin the first of the queued turns that can. Those that cannot end with an error."""
-        while session.streaming_queue:
-            turn = session.streaming_queue.popleft()
-            if not turn.resumable:
-                session.status = RequestStatus.FINISHED_ABORTED
-                self._free_request(session)
-            elif problem := self._why_too_long(session.num_tokens, turn):
-                self._news.append(EngineCoreOutput(turn.request_id, [], FinishReason.ERROR, problem))
-                continue
-            else:
-                del self.idle[session.request_id]
-                session.begin_turn(turn, self.max_model_len)
-                self._enqueue_waiting_request(session)
-            break
+        """Begin the next of the queued turns, if there is one. A session ends with one that cannot run."""
+        if not session.streaming_queue:
+            return
+        turn = session.streaming_queue[0]
+        if not turn.resumable:
+            session.status = RequestStatus.FINISHED_ABORTED
+            self._free_request(session)
+        elif problem := self._why_too_long(session.num_tokens, turn):
+            session.status = RequestStatus.FINISHED_ERROR
+            self._free_request(session)
+            self._refuse_turns(session, problem)
+        else:
+            del self.idle[session.request_id]
+            session.begin_turn(session.streaming_queue.popleft(), self.max_model_len)
+            self._enqueue_waiting_request(session)
+
+    def _refuse_turns(self, session: Request, reason: str) -> None:
+        """The turns still to come of a session that has ended end with an error."""
+        refused = [turn for turn in session.streaming_queue if turn.resumable]
+        self._news += [EngineCoreOutput(turn.request_id, [], FinishReason.ERROR, reason) for turn in refused]
 
     def _why_too_long(self, num_before: int, request: EngineCoreRequest) -> str | None:
         """What is wrong with the length of a prompt that comes after so many tokens; None = nothing."""

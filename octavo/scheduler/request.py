@@ -149,6 +149,12 @@ class Request:
         return (self.source is turn and not is_idle) or any(each is turn for each in self.streaming_queue)
 
     @property
+    def num_turns_awaited(self) -> int:
+        """Turns whose end is still to be told: the one under way, and those to come."""
+        is_idle = self.status is RequestStatus.WAITING_FOR_STREAMING_REQ
+        return (not is_idle) + sum(turn.resumable for turn in self.streaming_queue)
+
+    @property
     def num_good_tokens(self) -> int:
         """Tokens whose KV is in the cache: those that steps in flight compute are not there yet."""
         return self.num_computed_tokens - self.num_in_flight_tokens

@@ -53,7 +53,7 @@ class Record:
         self.max_model_len = max_model_len
         self.context: list[int] = []  # of a session: what the turns before have left
         self.turns_to_come: deque[EngineCoreRequest] = deque()
-        self.num_refused = 0  # turns that were too long when their time came; the news are still to come
+        self.num_refused = 0  # turns that will not run, and whose news are still to come
         self.has_ended = False
         self.is_closing = False
         self.begin(request)
@@ -63,7 +63,8 @@ class Record:
         return self.turn.finish_reason is not None and not self.has_ended
 
     def take(self, output: EngineCoreOutput) -> None:
-        if self.num_refused and "the prompt has" in str(output.stop_reason):
+        if self.num_refused:
+            assert output.finish_reason in FORCED_ENDS
             self.num_refused -= 1
             return
         self.turn.take(output)
@@ -78,9 +79,17 @@ class Record:
     def leave(self, ends_session: bool) -> None:
         """The turn is over. A session goes on without the last token it got."""
         self.context = [*self.context, *self.turn.request.prompt_token_ids, *self.turn.got[:-1]]
-        self.has_ended = ends_session or not self.turn.request.resumable
-        if not self.has_ended:
+        if ends_session:
+            self.end()
+        elif not self.turn.request.resumable:
+            self.has_ended = True
+        else:
             self.begin_next()
+
+    def end(self) -> None:
+        """It ends before its time, and the turns to come are refused: each has its news."""
+        self.has_ended = True
+        self.num_refused = sum(turn.resumable for turn in self.turns_to_come)
 
     def add_turn(self, request: EngineCoreRequest) -> None:
         self.is_closing = not request.resumable
@@ -89,16 +98,15 @@ class Record:
             self.begin_next()
 
     def begin_next(self) -> None:
-        while self.turns_to_come:
-            request = self.turns_to_come.popleft()
-            if not request.resumable:
-                self.has_ended = True
-            elif len(self.context) + len(request.prompt_token_ids) >= self.max_model_len:
-                self.num_refused += 1
-                continue
-            else:
-                self.begin(request)
+        if not self.turns_to_come:
             return
+        request = self.turns_to_come[0]
+        if not request.resumable:
+            self.has_ended = True
+        elif len(self.context) + len(request.prompt_token_ids) >= self.max_model_len:
+            self.end()
+        else:
+            self.begin(self.turns_to_come.popleft())
 
     def begin(self, request: EngineCoreRequest) -> None:
         context = [*self.context, *request.prompt_token_ids]
@@ -267,12 +275,11 @@ class World:
     def abort(self, request_id: str, resubmit: bool) -> None:
         outputs = self.core.abort_requests([request_id, "nobody", request_id])
         record = self.records[request_id]
-        assert len(outputs) == (not record.has_ended)
+        if record.is_idle:
+            record.end()
         for output in outputs:
-            assert output.finish_reason is FinishReason.ABORT
-            if not record.is_idle:
-                record.take(output)
-            record.has_ended = True
+            record.take(output)
+        assert record.has_ended
         self.scheduler.check()
         if resubmit and record.num_refused == 0:
             self.add(request_id)
@@ -327,7 +334,7 @@ class World:
                 for request in plan.scheduled_new_reqs:
                     count = plan.num_scheduled_tokens[request.req_id]
                     assert request.num_computed_tokens + count == len(request.token_ids), "a prompt was cut"
-        if self.depth > 1 or self.is_throttled or not self.plans:
+        if self.depth > 1 or self.is_throttled or self.policy == "fair" or not self.plans:
             return
         admitted = [
             self.scheduler.requests[new.req_id].order
