@@ -14,6 +14,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, ModelNotFoundError, RequestError, UnsupportedError
+from octavo.scheduler import scheduler as scheduler_module
 from octavo.scheduler.scheduler import Scheduler
 from tests.tiny_model import CONTEXT, EOS_TOKEN_ID, NUM_TOKENS
 
