@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from octavo.config import SchedulerConfig
 from octavo.errors import RequestError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
-from octavo.scheduler.constraint import Constraint
+from octavo.scheduler.constraint import Constraint, StatelessConstraint
 from octavo.scheduler.policy import create_policy
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.request_queue import SchedulingPolicy, create_request_queue
@@ -37,6 +37,7 @@ class RequestLifecycle:
         self.max_model_len = min(max_model_len, kv_cache.max_num_tokens)
         self.policy = create_policy(config)
         self.constraints = constraints
+        self._reserving = [each for each in constraints if not isinstance(each, StatelessConstraint)]
         self.observer = observer
         self.requests: dict[str, Request] = {}
         queue_policy = SchedulingPolicy(config.scheduling_policy)
@@ -198,7 +199,7 @@ class RequestLifecycle:
         """Give back row and blocks. What was computed can be found in the cache, unless it may be garbage."""
         failed = request.status is RequestStatus.FINISHED_ERROR
         self.kv_cache.free(request, 0 if failed else request.num_good_tokens)
-        for constraint in self.constraints:
+        for constraint in self._reserving:
             constraint.release(request)
         self._free_rows.append(request.row)
         request.row = -1

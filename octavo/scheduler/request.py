@@ -65,6 +65,7 @@ class Request:
         "eos_token_ids",
         "max_length",
         "media",
+        "most_to_run",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_encoder_tokens",
@@ -129,6 +130,7 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         most = max_model_len if params.max_tokens is None else self.num_prompt_tokens + params.max_tokens
         self.max_length = min(most, max_model_len)  # tokens, prompt and output, at which it ends
+        self.most_to_run = self.max_length - 1  # of them: the last one is sampled and never run
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
         self.num_computed_tokens = 0  # tokens whose KV is in the cache once every planned step has run

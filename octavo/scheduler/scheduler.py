@@ -84,7 +84,8 @@ class Scheduler(RequestLifecycle):
         ):
             request = queue.peek_request()
             hit = self.kv_cache.get_computed_blocks(request)
-            count = self._share(request, hit.num_tokens, budget)
+            # One that was preempted with a token on its way comes back with that token.
+            count = 0 if request.num_in_flight_tokens else self._share(request, hit.num_tokens, budget)
             if count == 0 and not budget.stopped:
                 passed_over.append(queue.pop_request())
                 continue
@@ -102,14 +103,12 @@ class Scheduler(RequestLifecycle):
         return self.skipped_waiting or self.waiting or None
 
     def _share(self, request: Request, start: int, budget: StepBudget) -> int:
-        """Tokens `request` may run from `start` once every constraint has had its say; 0 = none now.
-
-        The token at which it ends is sampled and never run, so there is nothing left to do for a request that
-        ends with a step in flight.
+        """Tokens `request` may run from `start` once every constraint has had its say; 0 = none now, as for
+        one that ends with a step in flight.
         """
-        count = min(request.num_planned_tokens, request.max_length - 1) - start
-        if count <= 0 or (request.num_in_flight_tokens and request.row < 0):
-            return 0  # or preempted, with a token on its way
+        count = min(request.num_planned_tokens, request.most_to_run) - start
+        if count <= 0:
+            return 0
         for constraint in self.constraints:
             count = constraint.limit(request, start, count, budget)
             if count <= 0:
@@ -118,7 +117,7 @@ class Scheduler(RequestLifecycle):
         return count
 
     def _commit(self, request: Request, start: int, count: int, budget: StepBudget) -> None:
-        for constraint in self.constraints:
+        for constraint in self._reserving:
             constraint.commit(request, start, count, budget)
 
     def _can_admit(self, request: Request, hit: CacheHit) -> bool:
@@ -151,7 +150,8 @@ class Scheduler(RequestLifecycle):
             hit = self.kv_cache.get_computed_blocks(request)
             if self._free_rows and self._can_admit(request, hit):
                 return
-            if self._share(request, hit.num_tokens, self._make_budget(num_seated=1)) == 0:
+            may_run = self._share(request, hit.num_tokens, self._make_budget(num_seated=1))
+            if request.num_in_flight_tokens or not may_run:
                 return
             self._preempt(self.running[-1])
 
@@ -174,13 +174,9 @@ class Scheduler(RequestLifecycle):
             new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
         )
         self.finished_req_ids, self.preempted_req_ids = set(), set()
-        for request, count in budget.scheduled:
-            request.num_computed_tokens += count
-            request.num_in_flight_tokens += count
-            if request.num_computed_tokens == request.num_planned_tokens:
-                request.num_output_placeholders += 1
-        shares = [ScheduledTurn(request, request.turn, count) for request, count in budget.scheduled]
-        self._in_flight[self._num_steps] = shares
+        for share in budget.scheduled:
+            share.put_in_flight()
+        self._in_flight[self._num_steps] = budget.scheduled
         self._num_steps += 1
         self.observer.step_planned(output)
         return output

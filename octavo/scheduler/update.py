@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.stop import check_stop
@@ -12,12 +13,20 @@ from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import ModelRunnerOutput
 
 
-class ScheduledTurn(NamedTuple):
+class ScheduledTurn(msgspec.Struct, frozen=True):
     """A request's share of a step in flight. Void when the turn that it was planned for has ended."""
 
     request: Request
     turn: int
     num_tokens: int
+
+    def put_in_flight(self) -> None:
+        """The step is about to run: what it computes counts from now on, what it will sample has a place."""
+        request = self.request
+        request.num_computed_tokens += self.num_tokens
+        request.num_in_flight_tokens += self.num_tokens
+        if request.num_computed_tokens == request.num_planned_tokens:
+            request.num_output_placeholders += 1
 
     @property
     def is_void(self) -> bool:
