@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "types": {"errors"},
     "kv_cache": {"types", "errors"},
     "scheduler": {"kv_cache", *BASE},
+    "kv_events": {*BASE},
     "engine": set(),
     "engine.core": {"scheduler", *BASE},
     "engine.executor": {"worker", "types"},
