@@ -28,6 +28,10 @@ ALLOWED: dict[str, set[str]] = {
     "engine": set(),
     "engine.core": {"scheduler", *BASE},
     "engine.executor": {"worker", "types"},
+    "engine.observers": {"engine", "kv_events", *BASE},
+    "engine.request_events": {"types"},
+    "engine.statistics": {"types"},
+    "engine.statistics_log": {"engine.statistics", "logs", "types"},
     "engine.features": {"backends", "scheduler", "prompt_logprobs", *BASE},
     "engine.build": {
         "engine",

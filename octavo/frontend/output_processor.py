@@ -7,13 +7,13 @@ knows both.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from octavo.frontend.detokenizer import IncrementalDetokenizer
 from octavo.frontend.input_processor import ProcessedInput
 from octavo.frontend.logprobs import LogprobsProcessor
+from octavo.frontend.timings import RequestTimings
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.logs import get_logger
 from octavo.types.outputs import (
@@ -21,7 +21,6 @@ from octavo.types.outputs import (
     EngineCoreOutput,
     EngineCoreOutputs,
     FinishReason,
-    RequestMetrics,
     RequestOutput,
 )
 from octavo.types.params import RequestOutputKind
@@ -43,14 +42,18 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.num_tokens_sent = 0
+        self._last_token_time: float | None = None
 
-    def update(self, output: EngineCoreOutput) -> bool:
-        """Take in the core's news. Returns whether a stop string ended the answer unknown to the core."""
+    def update(self, output: EngineCoreOutput, now: float) -> bool:
+        """Take in the core's news of `now`. Returns whether a stop string ended the answer unknown to it."""
         ends_on_token = output.finish_reason is FinishReason.STOP
         stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
         # Tokens after the one that completed a stop string are no part of the answer.
         num_new = self.detokenizer.num_output_tokens - len(self.token_ids)
         self.token_ids += output.new_token_ids[:num_new]
+        if num_new:
+            self.user_request.timings.take_tokens(num_new, now, self._last_token_time)
+            self._last_token_time = now
         if output.new_logprobs:
             self.logprobs.update(output.new_logprobs[:num_new])
         if output.prompt_logprobs is not None:
@@ -89,10 +92,10 @@ class Answer:
 class UserRequest:
     """What the user asked for, and how far it is."""
 
-    def __init__(self, request_id: str, request: ProcessedInput, arrival_time: float) -> None:
+    def __init__(self, request_id: str, request: ProcessedInput, timings: RequestTimings) -> None:
         self.request_id = request_id
         self.input = request
-        self.metrics = RequestMetrics(arrival_time)
+        self.timings = timings
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
         self._prompt_logprobs_told = False
@@ -105,10 +108,6 @@ class UserRequest:
     def make_output(self, changed: list[Answer], now: float) -> RequestOutput | None:
         """What the user is to hear after news, at `now`, of the `changed` answers; None = nothing yet."""
         finished = self.finished
-        if self.metrics.first_token_time is None and any(answer.token_ids for answer in changed):
-            self.metrics = replace(self.metrics, first_token_time=now)
-        if finished:
-            self.metrics = replace(self.metrics, finished_time=now)
         kind = self.input.params.output_kind
         if kind is RequestOutputKind.FINAL_ONLY:
             changed = self.answers if finished else []
@@ -125,7 +124,7 @@ class UserRequest:
             prompt_token_ids=self.input.prompt_token_ids,
             outputs=[answer.make_output(kind) for answer in due],
             finished=finished,
-            metrics=self.metrics,
+            metrics=self.timings.make_metrics(now if finished else None),
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             seed=self.input.params.seed,
@@ -140,10 +139,14 @@ class ProcessedOutputs(NamedTuple):
 
 
 class OutputProcessor:
-    """Remembers every request under way, and turns tokens into text as they come."""
+    """Remembers every request under way, and turns tokens into text as they come.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    `clock` is the core's (`EngineCoreEvent`).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, clock: Callable[[], float] = time.monotonic) -> None:
         self.tokenizer = tokenizer
+        self._clock = clock
         self._answers: dict[str, Answer] = {}  # by the core's request id
         self._num_added = 0
 
@@ -155,7 +158,7 @@ class OutputProcessor:
         but aborts.
         """
         self._num_added += 1
-        user_request = UserRequest(request_id, request, arrival_time)
+        user_request = UserRequest(request_id, request, RequestTimings(arrival_time, self._clock()))
         for index in range(request.params.n):
             answer = Answer(f"{request_id}.{self._num_added}.{index}", index, user_request, self.tokenizer)
             user_request.answers.append(answer)
@@ -180,14 +183,18 @@ class OutputProcessor:
 
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Turn one step's news into outputs. News of requests that were aborted meanwhile are passed over."""
-        now = time.time()
+        now = self._clock()
+        step_time = now if outputs.timestamp is None else outputs.timestamp
         changed: dict[UserRequest, list[Answer]] = {}
         to_abort = []
+        for request_id, events in outputs.events.items():
+            if (answer := self._answers.get(request_id)) is not None:
+                answer.user_request.timings.take_events(events)
         for output in outputs.outputs:
             answer = self._answers.get(output.request_id)
             if answer is None:
                 continue
-            if self._update(answer, output):
+            if self._update(answer, output, step_time):
                 to_abort.append(answer.request_id)
             if answer.finish_reason is not None:
                 del self._answers[answer.request_id]
@@ -198,10 +205,10 @@ class OutputProcessor:
         made = [user_request.make_output(answers, now) for user_request, answers in changed.items()]
         return ProcessedOutputs([output for output in made if output is not None], to_abort)
 
-    def _update(self, answer: Answer, output: EngineCoreOutput) -> bool:
+    def _update(self, answer: Answer, output: EngineCoreOutput, now: float) -> bool:
         """`answer.update`, where a failure ends this one answer with an error and harms no other."""
         try:
-            return answer.update(output)
+            return answer.update(output, now)
         except Exception as error:  # the front end's one boundary handler
             logger.exception("the output of request %s could not be processed", answer.request_id)
             answer.finish_reason, answer.stop_reason = FinishReason.ERROR, f"{type(error).__name__}: {error}"

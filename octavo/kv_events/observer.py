@@ -65,7 +65,7 @@ class KVEventsObserver(Observer):
             self._hand_over()
 
     def close(self) -> None:
-        """Publish what is left and stop. May be called again."""
+        """See `Observer`. What is left is published."""
         self._closer()
 
     def _hand_over(self) -> None:
