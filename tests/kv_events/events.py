@@ -42,6 +42,11 @@ def publishing(*arguments: Any, **settings: Any) -> Iterator[KVEventsObserver]:
         observer.close()
 
 
+def subscribe(observer: KVEventsObserver, next_sequence: int | None = None) -> KVEventsSubscriber:
+    """A subscriber to what `observer` publishes."""
+    return KVEventsSubscriber(observer.endpoint, observer.replay_endpoint, next_sequence=next_sequence)
+
+
 def make_stored(
     name: int, parent: int | None = None, group_id: int = 0, extra_keys: bytes = b""
 ) -> StoredBlock:

@@ -17,7 +17,16 @@ from octavo.errors import ConfigError, EventsLostError
 from octavo.kv_events.observer import KVEventsObserver
 from octavo.kv_events.subscriber import CachedBlocks, KVEventsSubscriber
 from octavo.types.kv_events import END, KVEventBatch
-from tests.kv_events.events import History, end_step, follow, hash_of, make_config, make_stored, publishing
+from tests.kv_events.events import (
+    History,
+    end_step,
+    follow,
+    hash_of,
+    make_config,
+    make_stored,
+    publishing,
+    subscribe,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +59,7 @@ def test_the_stream_and_replays_rebuild_exactly_what_is_cached() -> None:
     with publishing() as observer:
         first = observer.next_sequence
         history = History(observer)
-        with KVEventsSubscriber(
-            observer.endpoint, observer.replay_endpoint, next_sequence=first
-        ) as subscriber:
+        with subscribe(observer, first) as subscriber:
             cached = CachedBlocks()
             for _ in range(20):
                 for _ in range(20):
@@ -68,7 +75,7 @@ def test_batches_come_in_order_by_the_stream_alone(endpoint: str, tmp_path: Path
     endpoint = endpoint.format(tmp_path)
     with publishing(endpoint, kv_events_replay_endpoint=None) as observer:
         assert observer.replay_endpoint is None
-        with KVEventsSubscriber(observer.endpoint) as subscriber:
+        with subscribe(observer) as subscriber:
             publish_until_read(observer, subscriber)
             for name in range(50):
                 observer.block_stored(make_stored(name))
@@ -96,9 +103,7 @@ def test_a_subscriber_that_never_reads_holds_up_nobody() -> None:
             history.run_step()
             if step % 100 == 0:
                 never_reading.send_multipart([b"", first.to_bytes(8, "big")], zmq.NOBLOCK)
-        with KVEventsSubscriber(
-            observer.endpoint, observer.replay_endpoint, next_sequence=first
-        ) as subscriber:
+        with subscribe(observer, first) as subscriber:
             follow(subscriber, cached := CachedBlocks(), observer)
         assert cached.blocks == history.blocks
         asleep.close()
@@ -111,14 +116,10 @@ def test_without_any_subscriber_the_latest_steps_are_kept_for_the_first() -> Non
         for _ in range(500):
             history.run_step()
         start = observer.next_sequence - 50
-        with KVEventsSubscriber(
-            observer.endpoint, observer.replay_endpoint, next_sequence=start
-        ) as subscriber:
+        with subscribe(observer, start) as subscriber:
             follow(subscriber, CachedBlocks(), observer)
         with (
-            KVEventsSubscriber(
-                observer.endpoint, observer.replay_endpoint, next_sequence=start - 1
-            ) as subscriber,
+            subscribe(observer, start - 1) as subscriber,
             pytest.raises(EventsLostError, match=f"none before {start}"),
         ):
             follow(subscriber, CachedBlocks(), observer)
@@ -131,9 +132,7 @@ def test_a_restarted_subscriber_goes_on_where_it_was() -> None:
         for _ in range(5):
             for _ in range(30):
                 history.run_step()
-            with KVEventsSubscriber(
-                observer.endpoint, observer.replay_endpoint, next_sequence=next_sequence
-            ) as subscriber:
+            with subscribe(observer, next_sequence) as subscriber:
                 follow(subscriber, cached, observer)
                 next_sequence = subscriber.next_sequence
             assert cached.blocks == history.blocks
@@ -144,9 +143,7 @@ def test_a_gap_that_no_replay_fills_is_an_error_and_a_snapshot_starts_again_from
         first, history, cached = observer.next_sequence, History(observer), CachedBlocks()
         for _ in range(40):
             history.run_step()
-        with KVEventsSubscriber(
-            observer.endpoint, observer.replay_endpoint, next_sequence=first
-        ) as subscriber:
+        with subscribe(observer, first) as subscriber:
             with pytest.raises(EventsLostError, match=f"batch {first} is due and the engine has none before"):
                 follow(subscriber, cached, observer)
             cached.apply(subscriber.take_snapshot())
@@ -162,7 +159,7 @@ def test_a_snapshot_amid_a_step_comes_right_with_the_end_of_the_step() -> None:
         end_step(observer)
         observer.block_removed(hash_of(1), 0)
         observer.block_stored(make_stored(2))
-        with KVEventsSubscriber(observer.endpoint, observer.replay_endpoint) as subscriber:
+        with subscribe(observer) as subscriber:
             cached = CachedBlocks()
             cached.apply(subscriber.take_snapshot())
             observer.block_removed(hash_of(2), 0)
@@ -205,7 +202,7 @@ def test_numbers_that_go_back_are_those_of_another_engine(tmp_path: Path) -> Non
 
 def test_missed_batches_without_a_replay_endpoint_are_lost() -> None:
     with publishing(kv_events_replay_endpoint=None) as observer:
-        subscriber = KVEventsSubscriber(observer.endpoint, next_sequence=observer.next_sequence - 5)
+        subscriber = subscribe(observer, observer.next_sequence - 5)
         with subscriber, pytest.raises(EventsLostError, match="none was given"):
             publish_until_read(observer, subscriber)
         with pytest.raises(ConfigError, match="replay_endpoint is None"):
@@ -255,7 +252,7 @@ def test_an_endpoint_in_use_is_refused() -> None:
 
 def test_closing_publishes_what_is_left_and_may_be_repeated(tmp_path: Path) -> None:
     with publishing(f"ipc://{tmp_path}/events") as observer:
-        with KVEventsSubscriber(observer.endpoint) as subscriber:
+        with subscribe(observer) as subscriber:
             publish_until_read(observer, subscriber)
             observer.block_removed(hash_of(1), 0)
             end_step(observer)
