@@ -130,12 +130,33 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ObservationConfig:
+    """What is told of the engine's work while it runs."""
+
+    log_stats: bool = _setting(False, "log throughput, load and cache hits every 10 seconds, as info")
+    kv_events_endpoint: str | None = _setting(
+        None, "ZeroMQ address to publish changes of the prefix cache at, such as tcp://127.0.0.1:5557"
+    )
+    kv_events_replay_endpoint: str | None = _setting(
+        None, "ZeroMQ address where subscribers ask for events they missed, and for the whole of the cache"
+    )
+    kv_events_topic: str = _setting("kv-events", "what every message of the event stream begins with")
+    kv_events_buffer_steps: int = _setting(
+        10_000, "steps whose events are kept for replays", least=1, most=2**24
+    )
+    kv_events_hwm: int = _setting(
+        100_000, "most messages kept for a slow subscriber before it misses some", least=1, most=2**24
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """The whole configuration. Creating one validates it; raises ConfigError."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    observation: ObservationConfig = field(default_factory=ObservationConfig)
     backend: Literal["auto", "native", "reference"] = _setting(
         AUTO,
         "what computes: native (C++ kernels) or reference (numpy, slow, the oracle of every test); auto = "
@@ -153,6 +174,7 @@ class EngineConfig:
             section = getattr(self, setting.section) if setting.section else self
             setting.check(name, getattr(section, name))
         self._check_backend()
+        self._check_kv_events()
 
     def _check_backend(self) -> None:
         """Raise ConfigError for a cache that the backend does not have."""
@@ -163,6 +185,20 @@ class EngineConfig:
             )
         if self.backend == "reference":
             self.require_reference_dtype()
+
+    def _check_kv_events(self) -> None:
+        """Raise ConfigError for settings of KV events that have nothing to work on."""
+        endpoint, replay = self.observation.kv_events_endpoint, self.observation.kv_events_replay_endpoint
+        if endpoint is not None and not self.cache.enable_prefix_caching:
+            raise ConfigError(
+                f"kv_events_endpoint is {endpoint!r}, but without enable_prefix_caching there are no events; "
+                "set that too, or leave this out"
+            )
+        if replay is not None and endpoint is None:
+            raise ConfigError(
+                f"kv_events_replay_endpoint is {replay!r}, but no events are published; set "
+                "kv_events_endpoint too, or leave this out"
+            )
 
     def require_reference_dtype(self) -> None:
         """Raise ConfigError for a kv_cache_dtype that the reference backend does not have."""

@@ -49,6 +49,9 @@ class EngineCoreClient(Protocol):
         be made to give them up and to begin again.
         """
 
+    def close(self) -> None:
+        """End the engine. May be called again."""
+
 
 class InprocClient:
     """The engine lives in this process, and steps when it is asked for output."""
@@ -79,6 +82,10 @@ class InprocClient:
     def has_begun_requests(self) -> bool:
         """See `EngineCoreClient`."""
         return self.core.has_begun_requests()
+
+    def close(self) -> None:
+        """See `EngineCoreClient`."""
+        self.core.close()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """See `EngineCoreClient`."""

@@ -93,6 +93,13 @@ class EngineCore:
         """Whether a request has begun and not ended: while new ones are paused, what there is to drain."""
         return self.scheduler.has_begun_requests()
 
+    def close(self) -> None:
+        """End all requests, and let go of threads and sockets. May be called again."""
+        self.abort_requests(None)
+        self._in_flight.clear()
+        self.executor.close()
+        self.scheduler.observer.close()
+
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks; those can
         be made to give them up and to begin again.

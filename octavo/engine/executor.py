@@ -38,6 +38,10 @@ class InprocExecutor:
         """See `Executor`."""
         return self._lane.submit(self._sample, self._executed)
 
+    def close(self) -> None:
+        """See `Executor`."""
+        self._lane.shutdown()
+
     def _sample(self, executed: Future[None]) -> ModelRunnerOutput:
         executed.result()  # raises what went wrong there
         return self.runner.sample_tokens()

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from octavo.frontend.detokenizer import IncrementalDetokenizer
 from octavo.frontend.input_processor import ProcessedInput
 from octavo.frontend.logprobs import LogprobsProcessor
+from octavo.frontend.timings import RequestTimings
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.logs import get_logger
 from octavo.types.outputs import (
     CompletionOutput,
+    EngineCoreEvent,
     EngineCoreOutput,
     EngineCoreOutputs,
     FinishReason,
-    RequestMetrics,
     RequestOutput,
 )
 from octavo.types.params import RequestOutputKind
@@ -44,14 +44,18 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.num_tokens_sent = 0
+        self._last_token_time: float | None = None
 
-    def update(self, output: EngineCoreOutput) -> bool:
-        """Take in the core's news. Returns whether a stop string ended the answer unknown to the core."""
+    def update(self, output: EngineCoreOutput, now: float) -> bool:
+        """Take in the core's news of `now`. Returns whether a stop string ended the answer unknown to it."""
         ends_on_token = output.finish_reason is FinishReason.STOP
         stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
         # Tokens after the one that completed a stop string are no part of the answer.
         num_new = self.detokenizer.num_output_tokens - len(self.token_ids)
         self.token_ids += output.new_token_ids[:num_new]
+        if num_new:
+            self.user_request.timings.take_tokens(num_new, now, self._last_token_time)
+            self._last_token_time = now
         if output.new_logprobs:
             self.logprobs.update(output.new_logprobs[:num_new])
         if output.prompt_logprobs is not None:
@@ -90,10 +94,10 @@ class Answer:
 class UserRequest:
     """What the user asked for, and how far it is."""
 
-    def __init__(self, request_id: str, request: ProcessedInput, arrival_time: float) -> None:
+    def __init__(self, request_id: str, request: ProcessedInput, timings: RequestTimings) -> None:
         self.request_id = request_id
         self.input = request
-        self.metrics = RequestMetrics(arrival_time)
+        self.timings = timings
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
         self._prompt_logprobs_told = False
@@ -106,10 +110,6 @@ class UserRequest:
     def make_output(self, changed: list[Answer], now: float) -> RequestOutput | None:
         """What the user is to hear after news, at `now`, of the `changed` answers; None = nothing yet."""
         finished = self.finished
-        if self.metrics.first_token_time is None and any(answer.token_ids for answer in changed):
-            self.metrics = replace(self.metrics, first_token_time=now)
-        if finished:
-            self.metrics = replace(self.metrics, finished_time=now)
         kind = self.input.params.output_kind
         if kind is RequestOutputKind.FINAL_ONLY:
             changed = self.answers if finished else []
@@ -126,7 +126,7 @@ class UserRequest:
             prompt_token_ids=self.input.prompt_token_ids,
             outputs=[answer.make_output(kind) for answer in due],
             finished=finished,
-            metrics=self.metrics,
+            metrics=self.timings.make_metrics(now if finished else None),
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             seed=self.input.params.seed,
@@ -141,10 +141,14 @@ class ProcessedOutputs(NamedTuple):
 
 
 class OutputProcessor:
-    """Remembers every request under way, and turns tokens into text as they come."""
+    """Remembers every request under way, and turns tokens into text as they come.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    `clock` is the core's (`EngineCoreEvent`).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, clock: Callable[[], float] = time.monotonic) -> None:
         self.tokenizer = tokenizer
+        self._clock = clock
         # By the core's request id. A session has one for each turn, in the order they will be answered.
         self._answers: dict[str, deque[Answer]] = {}
         self._sessions: dict[str, str] = {}  # the core's request id by the user's
@@ -158,7 +162,7 @@ class OutputProcessor:
         but aborts and sessions, whose turns have one id in the core.
         """
         self._num_added += 1
-        user_request = UserRequest(request_id, request, arrival_time)
+        user_request = UserRequest(request_id, request, RequestTimings(arrival_time, self._clock()))
         for index in range(request.params.n):
             core_id = f"{request_id}.{self._num_added}.{index}"
             if request.options.resumable:
@@ -198,15 +202,20 @@ class OutputProcessor:
 
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Turn one step's news into outputs. News of requests that were aborted meanwhile are passed over."""
-        now = time.time()
+        now = self._clock()
+        step_time = now if outputs.timestamp is None else outputs.timestamp
         changed: dict[UserRequest, list[Answer]] = {}
         to_abort = []
+        for request_id, events in outputs.events.items():
+            rest: Sequence[EngineCoreEvent] = events
+            for answer in self._answers.get(request_id, ()):  # what is left is the next turn's
+                rest = answer.take_events(rest)
         for output in outputs.outputs:
             answers = self._answers.get(output.request_id)
             if answers is None:
                 continue
             answer = answers[0]
-            if self._update(answer, output):
+            if self._update(answer, output, step_time):
                 to_abort.append(answer.request_id)
             if answer.finish_reason is not None:
                 self._drop_first(answers)
@@ -225,10 +234,10 @@ class OutputProcessor:
         if answer.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             self._sessions.pop(answer.user_request.request_id, None)
 
-    def _update(self, answer: Answer, output: EngineCoreOutput) -> bool:
+    def _update(self, answer: Answer, output: EngineCoreOutput, now: float) -> bool:
         """`answer.update`, where a failure ends this one answer with an error and harms no other."""
         try:
-            return answer.update(output)
+            return answer.update(output, now)
         except Exception as error:  # the front end's one boundary handler
             logger.exception("the output of request %s could not be processed", answer.request_id)
             answer.finish_reason, answer.stop_reason = FinishReason.ERROR, f"{type(error).__name__}: {error}"

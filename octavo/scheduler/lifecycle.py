@@ -123,6 +123,11 @@ class RequestLifecycle:
         """Requests that are to run and hold nothing."""
         return len(self.waiting) + len(self.skipped_waiting) + len(self.held)
 
+    @property
+    def usage(self) -> float:
+        """Share of the KV cache's blocks that requests hold, 0 to 1."""
+        return self.kv_cache.usage
+
     def has_unfinished_requests(self) -> bool:
         """Whether any request is running or waiting. Idle sessions do neither."""
         return len(self.requests) > len(self.idle)

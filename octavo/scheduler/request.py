@@ -151,6 +151,11 @@ class Request:
         return (self.source is turn and not is_idle) or any(each is turn for each in self.streaming_queue)
 
     @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it (of a session: its turn) has ended; None while it goes on."""
+        return self.status.finish_reason
+
+    @property
     def num_turns_awaited(self) -> int:
         """Turns whose end is still to be told: the one under way, and those to come."""
         is_idle = self.status is RequestStatus.WAITING_FOR_STREAMING_REQ

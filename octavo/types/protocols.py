@@ -34,6 +34,9 @@ class Executor(Protocol):
     def sample_tokens(self) -> Pending[ModelRunnerOutput]:
         """Sample from the logits of the step that `execute_model` began: its results, once they are there."""
 
+    def close(self) -> None:
+        """Let steps that have begun end, and give back threads. May be called again."""
+
 
 class Extension(Protocol):
     """A feature's worker half: acts at four fixed points of a step, and keeps its own state by row."""
