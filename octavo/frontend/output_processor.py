@@ -20,6 +20,7 @@ from octavo.logs import get_logger
 from octavo.types.outputs import (
     CompletionOutput,
     EngineCoreEvent,
+    EngineCoreEventType,
     EngineCoreOutput,
     EngineCoreOutputs,
     FinishReason,
@@ -44,7 +45,18 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.num_tokens_sent = 0
+        self.is_queued = False  # in the core
         self._last_token_time: float | None = None
+
+    def take_events(self, events: Sequence[EngineCoreEvent]) -> Sequence[EngineCoreEvent]:
+        """Take in what happened to it in the core. Returns what came after: a session's next turn."""
+        for index, event in enumerate(events):
+            if event.type is EngineCoreEventType.QUEUED:
+                if self.is_queued:
+                    return events[index:]
+                self.is_queued = True
+            self.user_request.timings.take_event(event)
+        return ()
 
     def update(self, output: EngineCoreOutput, now: float) -> bool:
         """Take in the core's news of `now`. Returns whether a stop string ended the answer unknown to it."""
