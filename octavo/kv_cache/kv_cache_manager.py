@@ -55,7 +55,7 @@ class KVCacheManager:
         self._extend_block_hashes(request, num_tokens)
         return self.coordinator.find_longest_cache_hit(request.block_hashes, num_tokens - 1)
 
-    def can_admit(self, request: CacheableRequest, hit: CacheHit) -> bool:
+    def can_admit(self, request: CacheableRequest, hit: CacheHit, num_spare: int = 0) -> bool:
         """Whether all of the request's tokens and one more fit beside what running requests hold or were
         promised. Pure.
 
@@ -63,7 +63,7 @@ class KVCacheManager:
         admits whatever fits the cache at all.
         """
         needed = self._num_needed(hit, min(len(request.token_ids) + 1, self.max_num_tokens))
-        return needed <= self.pool.num_free_blocks - self._num_promised
+        return needed <= self.pool.num_free_blocks - self._num_promised - num_spare
 
     def allocate_slots(
         self, request: CacheableRequest, num_new_tokens: int, hit: CacheHit | None = None
@@ -95,7 +95,7 @@ class KVCacheManager:
             self._extend_block_hashes(request, num_computed_tokens)
             self.coordinator.cache_blocks(request.request_id, request.block_hashes, num_full)
 
-    def free(self, request: CacheableRequest) -> None:
+    def free(self, request: CacheableRequest, num_computed_tokens: int = 0) -> None:
         """Give back everything the request holds. Nothing happens for one that holds nothing."""
         self._num_promised -= self._promised.pop(request.request_id, 0)
         self.coordinator.free(request.request_id)
@@ -103,6 +103,19 @@ class KVCacheManager:
     def get_num_common_prefix_blocks(self, request: CacheableRequest, num_running: int) -> list[int]:
         """Per group the leading blocks that all `num_running` running requests share, `request` being one."""
         return self.coordinator.get_num_common_prefix_blocks(request.request_id, num_running)
+
+    def take_block_copies(self) -> list[tuple[int, int]]:
+        """None yet."""
+        return []
+
+    def take_blocks_to_zero(self) -> list[int]:
+        """None yet."""
+        return []
+
+    @property
+    def num_usable_blocks(self) -> int:
+        """Blocks that requests can hold at all."""
+        return self.pool.num_usable_blocks
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while any request holds a block."""

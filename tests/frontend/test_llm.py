@@ -14,6 +14,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, ModelNotFoundError, RequestError, UnsupportedError
+from octavo.scheduler import scheduler as scheduler_module
 from octavo.scheduler.scheduler import Scheduler
 from tests.tiny_model import CONTEXT, EOS_TOKEN_ID, NUM_TOKENS
 
@@ -565,18 +566,18 @@ def test_planning_that_fails_ends_every_request_and_the_engine_goes_on(
 
 
 def test_results_that_cannot_be_taken_in_lose_no_request(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = core_of(llm)._append_output_tokens
+    take_in = scheduler_module.take_in
 
-    def fail_for_the_second(request: Any, token_ids: Any) -> int:
-        if request.token_ids[0] == ord("b"):
+    def fail_for_the_second(share: Any, result: Any) -> Any:
+        if share.request.token_ids[0] == ord("b"):
             raise ValueError("a bug")
-        return append(request, token_ids)
+        return take_in(share, result)
 
     one_token = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     with monkeypatch.context() as patch:
-        patch.setattr(core_of(llm), "_append_output_tokens", fail_for_the_second)
+        patch.setattr(scheduler_module, "take_in", fail_for_the_second)
         outputs = llm.generate(["a", "b"], one_token, use_tqdm=False)  # "a" has ended when "b" fails
-    assert [output.outputs[0].finish_reason for output in outputs] == ["error"] * 2
+    assert [output.outputs[0].finish_reason for output in outputs] == ["length", "error"]
     assert_idle(llm)
 
 
