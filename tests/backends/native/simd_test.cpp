@@ -62,6 +62,7 @@ const Operation OPERATIONS[] = {
     {"exp2", [](Operand a, Operand, Operand, Result out) { out = exp2(a.f32()); }},
     {"exp", [](Operand a, Operand, Operand, Result out) { out = exp(a.f32()); }},
     {"silu", [](Operand a, Operand, Operand, Result out) { out = silu(a.f32()); }},
+    {"gelu_tanh", [](Operand a, Operand, Operand, Result out) { out = gelu_tanh(a.f32()); }},
     {"reduce_add", [](Operand a, Operand, Operand, Result out) { out = reduce_add(a.f32()); }},
     {"reduce_max", [](Operand a, Operand, Operand, Result out) { out = reduce_max(a.f32()); }},
     {"to_f32", [](Operand a, Operand, Operand, Result out) { out = to_f32(a.i32()); }},
