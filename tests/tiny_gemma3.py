@@ -91,13 +91,7 @@ def make_arrays(config: Mapping[str, Any], seed: int = 0) -> Arrays:
         for layer in range(config["num_hidden_layers"])
         for name, shape in layer_shapes.items()
     }
-    # Matrices large enough that attention matters and logits are far apart; factors of norms near 1.
-    return {
-        f"{name}.weight": random.normal(0, 1.5 / shape[-1] ** 0.5 if len(shape) == 2 else 0.2, shape).astype(
-            np.float32
-        )
-        for name, shape in shapes.items()
-    }
+    return {f"{name}.weight": _random_tensor(random, name, shape) for name, shape in shapes.items()}
 
 
 def gguf_content(config: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
@@ -132,6 +126,14 @@ def as_huggingface(gguf_name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
         return f"{_HUGGINGFACE_NAMES[module]}.{kind}", values
     _, layer, part = module.split(".")
     return f"model.layers.{layer}.{_HUGGINGFACE_NAMES[part]}.{kind}", values
+
+
+def _random_tensor(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    # Layers outweigh the embedding and the last norm turns signs: otherwise a head that is the embedding would
+    # repeat the last token for ever.
+    deviations = {"model.embed_tokens": 0.05, "model.norm": 8.0}
+    usual = 1.5 / shape[-1] ** 0.5 if len(shape) == 2 else 0.2
+    return random.normal(0, deviations.get(name, usual), shape).astype(np.float32)
 
 
 def _gguf_name(name: str) -> str:
