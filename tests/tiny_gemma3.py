@@ -129,8 +129,8 @@ def as_huggingface(gguf_name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
 
 
 def _random_tensor(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    # Layers outweigh the embedding and the last norm turns signs: otherwise a head that is the embedding would
-    # repeat the last token for ever.
+    # Layers outweigh the embedding and the last norm turns signs: otherwise a head that is the embedding
+    # would repeat the last token for ever.
     deviations = {"model.embed_tokens": 0.05, "model.norm": 8.0}
     usual = 1.5 / shape[-1] ** 0.5 if len(shape) == 2 else 0.2
     return random.normal(0, deviations.get(name, usual), shape).astype(np.float32)
