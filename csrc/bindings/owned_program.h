@@ -30,13 +30,15 @@ class OwnedProgram {
     int add_buffer(int64_t offset, int num_columns);
     void add_output(const Place& place);
 
-    void embedding(const std::string& format, nanobind::object table, int64_t k, const Place& out);
+    void embedding(const std::string& format, nanobind::object table, int64_t k, float scale,
+                   const Place& out);
     void rope_angles(nanobind::object frequencies, float magnitude, const Place& out);
-    void rms_norm(const Place& x, nanobind::object weight, float eps, const Place& out);
+    void rms_norm(const Place& x, nanobind::object weight, float eps, const std::optional<Place>& residual,
+                  const Place& out);
     void linear(const Place& x, nanobind::object norm_weight, float norm_eps,
-                const std::vector<nanobind::object>& parts, bool gated, const std::optional<Place>& residual,
-                const Place& out);
-    void silu_and_mul(const Place& x, const Place& out);
+                const std::vector<nanobind::object>& parts, const std::string& activation,
+                const std::optional<Place>& residual, const Place& out);
+    void activate_and_mul(const Place& x, const std::string& activation, const Place& out);
     void rope(const Place& x, const Place& angles, const std::string& style, int head_size, int rotary_size,
               const Place& out);
     void attention_inputs(const Place& q, const Place& k, const Place& v, const std::optional<Place>& angles,

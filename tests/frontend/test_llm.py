@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, ModelNotFoundError, RequestError, UnsupportedError
+from octavo.hub import ALIASES
 from octavo.scheduler import scheduler as scheduler_module
 from octavo.scheduler.scheduler import Scheduler
 from tests.tiny_model import CONTEXT, EOS_TOKEN_ID, NUM_TOKENS
@@ -585,6 +587,8 @@ def test_a_model_that_cannot_run_is_refused_before_it_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
-    with pytest.raises(UnsupportedError, match="'gemma3' is not supported"):
-        LLM("gemma3-270m")
+    alias = dataclasses.replace(ALIASES["smollm2"], architecture="foo")
+    monkeypatch.setattr("octavo.frontend.llm_engine.ALIASES", {"foo-1b": alias})
+    with pytest.raises(UnsupportedError, match="'foo' is not supported"):
+        LLM("foo-1b")
     assert not list(tmp_path.iterdir())
