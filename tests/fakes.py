@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
@@ -17,7 +17,16 @@ from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.constraint import Constraint
 from octavo.scheduler.request import Request
 from octavo.scheduler.scheduler import Scheduler
-from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
+from octavo.types.kv import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroup,
+    KVCacheSpec,
+    RecurrentStateSpec,
+    SlidingWindowSpec,
+)
 from octavo.types.outputs import EngineCoreOutput, FinishReason
 from octavo.types.params import SamplingParams
 from octavo.types.requests import EngineCoreRequest
@@ -28,6 +37,8 @@ VOCAB_SIZE = 50
 EOS = 0
 EMPTY_PREFIX = 1
 GARBAGE = None  # KV that was never written, or that a failed step left behind
+ZERO = 0
+MAX_ENCODER_TOKENS = 7
 
 
 # -------------------------------------------------------------------------------------------------- factories
@@ -52,16 +63,34 @@ def make_request(
     )
 
 
-def make_kv_config(num_blocks: int, block_size: int = 4, num_groups: int = 1) -> KVCacheConfig:
-    """A cache of `num_blocks` blocks, the null block included, for `num_groups` groups of one layer each."""
-    groups = tuple(
-        KVCacheGroup(
-            FullAttentionSpec(block_size, num_kv_heads=1, head_size=1 + group, head_bytes=8 * (1 + group)),
-            (group,),
-        )
-        for group in range(num_groups)
-    )
-    return KVCacheConfig(num_blocks, groups)
+def make_kv_config(
+    num_blocks: int,
+    block_size: int = 4,
+    num_groups: int = 1,
+    kinds: Sequence[str] = (),
+    reach: int = 6,
+    max_chunk: int = 10_000,
+) -> KVCacheConfig:
+    """A cache of `num_blocks` blocks, the null block included, for `num_groups` groups of full attention, or
+    one of each of `kinds`, of one layer each. Windows and chunks are of `reach` tokens.
+    """
+    groups = [
+        KVCacheGroup(_make_spec(kind, block_size, reach), (layer,))
+        for layer, kind in enumerate(kinds or ["full"] * num_groups)
+    ]
+    return KVCacheConfig(num_blocks, tuple(groups), max_chunk)
+
+
+def _make_spec(kind: str, block_size: int, reach: int) -> KVCacheSpec:
+    heads = (block_size, 1, 1, 8)
+    specs = {
+        "full": FullAttentionSpec(*heads),
+        "window": SlidingWindowSpec(*heads, window=reach),
+        "chunk": ChunkedLocalAttentionSpec(*heads, chunk_size=reach),
+        "cross": CrossAttentionSpec(*heads, max_encoder_tokens=MAX_ENCODER_TOKENS),
+        "recurrent": RecurrentStateSpec(block_size, state_bytes=8 * block_size),
+    }
+    return specs[kind]
 
 
 def make_scheduler(
@@ -76,9 +105,17 @@ def make_scheduler(
     return Scheduler(SchedulerConfig(**settings), kv_cache, max_model_len, constraints)
 
 
-def make_core(num_blocks: int, block_size: int = 4, num_groups: int = 1, **settings: object) -> EngineCore:
+def make_core(
+    num_blocks: int,
+    block_size: int = 4,
+    num_groups: int = 1,
+    kinds: Sequence[str] = (),
+    reach: int = 6,
+    **settings: object,
+) -> EngineCore:
     """An engine core on a FakeExecutor; `settings` are those of `make_scheduler`."""
-    kv_config = make_kv_config(num_blocks, block_size, num_groups)
+    max_chunk = settings.get("max_num_batched_tokens", SchedulerConfig().max_num_batched_tokens)
+    kv_config = make_kv_config(num_blocks, block_size, num_groups, kinds, reach, max_chunk)
     scheduler = make_scheduler(kv_config, **settings)
     return EngineCore(scheduler, FakeExecutor(kv_config, scheduler.config))
 
@@ -152,7 +189,8 @@ class FakeRow:
     token_ids: list[int]
     prefixes: list[int]  # of each beginning of token_ids
     num_computed_tokens: int
-    tables: list[list[int]]  # per group
+    tables: list[list[int]]  # per group; 0 where there is no block, or none that is in sight any longer
+    num_skipped: list[int]  # per group, leading entries that are out of sight
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
@@ -167,12 +205,13 @@ class FakeExecutor:
     """
 
     def __init__(self, kv_config: KVCacheConfig, config: SchedulerConfig) -> None:
-        self.block_size = kv_config.groups[0].spec.block_size
+        self.groups = [make_fake_group(group.spec) for group in kv_config.groups]
         self.config = config
         self.rows: dict[int, FakeRow] = {}
         self.row_of: dict[str, int] = {}
         self.num_holders = [0] * kv_config.num_blocks
-        self.kv: list[list[int | None]] = [[GARBAGE] * self.block_size for _ in range(kv_config.num_blocks)]
+        block_size = kv_config.groups[0].spec.block_size
+        self.kv: list[list[int | str | None]] = [[GARBAGE] * block_size for _ in range(kv_config.num_blocks)]
         self.fails_in: str | None = None
         self.invalid: set[tuple[str, int]] = set()
         self.outputs: list[SchedulerOutput] = []  # every step so far
@@ -187,12 +226,19 @@ class FakeExecutor:
     def _run(self, output: SchedulerOutput) -> None:
         self._update(output)
         self._check_counts(output)
+        self._prepare_blocks(output)
         if self.fails_in == "forward" and output.num_scheduled_tokens:
             self._fail(output)
         for req_id, count in output.num_scheduled_tokens.items():
             row = self.rows[self.row_of[req_id]]
-            for table in row.tables:
-                self._forward(row, table, count)
+            for group, table in zip(self.groups, row.tables, strict=True):
+                start, stop = row.num_computed_tokens, row.num_computed_tokens + count
+                assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
+                written = {table[index] for index in group.written(start, stop, len(table))}
+                assert all(self.num_holders[block_id] == 1 for block_id in written), (
+                    f"{row.req_id} writes to a shared block, or to none"
+                )
+                group.forward(self.kv, row, table, start, stop)
             row.num_computed_tokens += count
 
     def sample_tokens(self) -> ModelRunnerOutput:
@@ -217,8 +263,9 @@ class FakeExecutor:
         for req_id in output.finished_req_ids | output.preempted_req_ids:
             if req_id in self.row_of:
                 row = self.rows.pop(self.row_of.pop(req_id))
-                for block_id in chain.from_iterable(row.tables):
-                    self.num_holders[block_id] -= 1
+                self._drop(chain.from_iterable(row.tables))
+        for row in self.rows.values():
+            self._skip(row)
         for request in output.scheduled_new_reqs:
             self._admit(request)
         cached = output.scheduled_cached_reqs
@@ -234,7 +281,15 @@ class FakeExecutor:
         assert 0 < request.num_prompt_tokens <= len(request.token_ids)
         tables: list[list[int]] = [[] for _ in request.block_ids]
         token_ids = list(request.token_ids)
-        row = FakeRow(request.req_id, token_ids, prefixes_of(token_ids), request.num_computed_tokens, tables)
+        num_skipped = [0] * len(tables)
+        row = FakeRow(
+            request.req_id,
+            token_ids,
+            prefixes_of(token_ids),
+            request.num_computed_tokens,
+            tables,
+            num_skipped,
+        )
         self.rows[request.row] = row
         self.row_of[request.req_id] = request.row
         self._give(row, request.block_ids)
@@ -242,11 +297,33 @@ class FakeExecutor:
     def _give(self, row: FakeRow, block_ids: BlockIds) -> None:
         for table, new_ids in zip(row.tables, block_ids, strict=True):
             table += new_ids
-            for block_id in new_ids:
+            for block_id in filter(None, new_ids):
                 self.num_holders[block_id] += 1
-        held = list(chain.from_iterable(row.tables))
+        held = list(filter(None, chain.from_iterable(row.tables)))
         assert len(held) == len(set(held)), f"{row.req_id} holds a block twice"
-        assert min(held) > 0, f"{row.req_id} was given the null block"
+
+    def _skip(self, row: FakeRow) -> None:
+        """Let go of what no later token of the row sees: the core may give it to others now."""
+        for number, (group, table) in enumerate(zip(self.groups, row.tables, strict=True)):
+            start, stop = row.num_skipped[number], group.num_skipped(row.num_computed_tokens)
+            self._drop(table[start:stop])
+            table[start:stop] = [0] * (stop - start)
+            row.num_skipped[number] = stop
+
+    def _drop(self, block_ids: Iterable[int]) -> None:
+        for block_id in filter(None, block_ids):
+            self.num_holders[block_id] -= 1
+
+    def _prepare_blocks(self, output: SchedulerOutput) -> None:
+        """Zero blocks, then copy blocks: each is somebody's, and nobody else's."""
+        zeroed = output.new_block_ids_to_zero or []
+        for block_id in [*zeroed, *(target for _, target in output.kv_cache_block_copies)]:
+            assert self.num_holders[block_id] == 1, "a block is overwritten that is not one request's alone"
+        for block_id in zeroed:
+            self.kv[block_id] = [ZERO] * len(self.kv[block_id])
+        for source, target in output.kv_cache_block_copies:
+            assert self.kv[source][0] is not GARBAGE, "what is copied was never written"
+            self.kv[target] = list(self.kv[source])
 
     def _check_counts(self, output: SchedulerOutput) -> None:
         counts = output.num_scheduled_tokens
@@ -262,24 +339,11 @@ class FakeExecutor:
                 "the common prefix is not common"
             )
 
-    def _forward(self, row: FakeRow, table: list[int], count: int) -> None:
-        """Read the context from the cache, and write the step's tokens to it."""
-        start, stop = row.num_computed_tokens, row.num_computed_tokens + count
-        assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
-        context = islice(chain.from_iterable(map(self.kv.__getitem__, table)), start)
-        assert list(context) == row.prefixes[:start], f"{row.req_id} sees a context that is not its own"
-        written = table[start // self.block_size : -(-stop // self.block_size)]
-        assert all(self.num_holders[block_id] == 1 for block_id in written), (
-            f"{row.req_id} writes to a shared block"
-        )
-        for position in range(start, stop):
-            self.kv[table[position // self.block_size]][position % self.block_size] = row.prefixes[position]
-
     def _spoil(self, row: FakeRow, count: int) -> None:
         """Leave garbage where the last `count` of the row's computed tokens lie."""
-        for table in row.tables:
-            for position in range(row.num_computed_tokens - count, row.num_computed_tokens):
-                self.kv[table[position // self.block_size]][position % self.block_size] = GARBAGE
+        stop = row.num_computed_tokens
+        for group, table in zip(self.groups, row.tables, strict=True):
+            group.spoil(self.kv, table, stop - count, stop)
 
     def _fail(self, output: SchedulerOutput) -> None:
         if self.fails_in == "forward":
@@ -289,6 +353,112 @@ class FakeExecutor:
             self._spoil(self.rows[self.row_of[req_id]], count)
         self.fails_in = None
         raise RuntimeError("this step was told to fail")
+
+
+# -------------------------------------------------------------------------------------------- kinds of groups
+
+
+class FakeGroup:
+    """Attention as far as `sees` says: a block has an entry for each token, the identity of its prefix."""
+
+    def __init__(self, spec: KVCacheSpec) -> None:
+        self.spec = spec
+        self.block_size = spec.block_size
+
+    def first_seen(self, num_computed: int) -> int:
+        """The first position that the token after `num_computed` tokens sees."""
+        return 0
+
+    def num_skipped(self, num_computed: int) -> int:
+        """Blocks that are out of sight from then on."""
+        return self.first_seen(num_computed) // self.block_size
+
+    def written(self, start: int, stop: int, num_entries: int) -> range:
+        """The entries of a table that a step from `start` to `stop` writes to."""
+        return range(start // self.block_size, -(-stop // self.block_size))
+
+    def forward(self, kv: list[list], row: FakeRow, table: list[int], start: int, stop: int) -> None:
+        """Read the context from the cache, and write the step's tokens to it."""
+        size = self.block_size
+        seen = range(self.first_seen(start), start)
+        context = [kv[table[position // size]][position % size] for position in seen]
+        assert context == row.prefixes[seen.start : start], f"{row.req_id} sees a context that is not its own"
+        for position in range(start, stop):
+            kv[table[position // size]][position % size] = row.prefixes[position]
+
+    def spoil(self, kv: list[list], table: list[int], start: int, stop: int) -> None:
+        """Leave garbage instead of what a step wrote."""
+        for position in range(start, stop):
+            kv[table[position // self.block_size]][position % self.block_size] = GARBAGE
+
+
+class FakeWindow(FakeGroup):
+    """Sees the last tokens."""
+
+    spec: SlidingWindowSpec
+
+    def first_seen(self, num_computed: int) -> int:
+        return max(num_computed + 1 - self.spec.window, 0)
+
+
+class FakeChunk(FakeGroup):
+    """Sees its own chunk."""
+
+    spec: ChunkedLocalAttentionSpec
+
+    def first_seen(self, num_computed: int) -> int:
+        return num_computed - num_computed % self.spec.chunk_size
+
+
+class FakeRecurrence(FakeGroup):
+    """A block's first entry is a state: the identity of all that was before."""
+
+    def num_skipped(self, num_computed: int) -> int:
+        return max(num_computed - 1, 0) // self.block_size
+
+    def written(self, start: int, stop: int, num_entries: int) -> range:
+        last = (stop - 1) // self.block_size
+        return range(last, last + 1)
+
+    def forward(self, kv: list[list], row: FakeRow, table: list[int], start: int, stop: int) -> None:
+        target = table[(stop - 1) // self.block_size]
+        source = table[(start - 1) // self.block_size] if start else target
+        assert source == target or kv[target][0] == ZERO, "a new state's block is not zeroed"
+        expected = row.prefixes[start - 1] if start else ZERO
+        assert kv[source][0] == expected, f"{row.req_id} goes on from a state that is not its own"
+        kv[target][0] = row.prefixes[stop - 1]
+
+    def spoil(self, kv: list[list], table: list[int], start: int, stop: int) -> None:
+        kv[table[(stop - 1) // self.block_size]][0] = GARBAGE
+
+
+class FakeCross(FakeGroup):
+    """Blocks that a request writes in its first step, and has for itself."""
+
+    def written(self, start: int, stop: int, num_entries: int) -> range:
+        return range(num_entries)
+
+    def forward(self, kv: list[list], row: FakeRow, table: list[int], start: int, stop: int) -> None:
+        for block_id in table:
+            if start == 0:
+                kv[block_id][0] = row.req_id
+            assert kv[block_id][0] == row.req_id, f"{row.req_id} sees an input that is not its own"
+
+    def spoil(self, kv: list[list], table: list[int], start: int, stop: int) -> None:
+        for block_id in table:
+            kv[block_id][0] = GARBAGE
+
+
+def make_fake_group(spec: KVCacheSpec) -> FakeGroup:
+    """What a worker does for a group of this kind."""
+    kinds: dict[type[KVCacheSpec], type[FakeGroup]] = {
+        FullAttentionSpec: FakeGroup,
+        SlidingWindowSpec: FakeWindow,
+        ChunkedLocalAttentionSpec: FakeChunk,
+        RecurrentStateSpec: FakeRecurrence,
+        CrossAttentionSpec: FakeCross,
+    }
+    return kinds[type(spec)](spec)
 
 
 # ----------------------------------------------------------------------------------------- custom constraints

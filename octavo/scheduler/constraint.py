@@ -59,6 +59,18 @@ class TokenBudget(StatelessConstraint):
         return min(count, budget.num_tokens)
 
 
+class StepAlignment(StatelessConstraint):
+    """Steps that cross a block's end stop at one, so that there is a recurrent state to be cached."""
+
+    def __init__(self, alignment: int) -> None:
+        self.alignment = alignment
+
+    def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
+        """Up to the last multiple of `alignment` after `start`, if there is one."""
+        aligned = (start + count) // self.alignment * self.alignment
+        return aligned - start if aligned > start else count
+
+
 class WholePrompts(StatelessConstraint):
     """Chunked prefill is off: a request starts only in a step that has room for all of its tokens."""
 

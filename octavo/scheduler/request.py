@@ -49,13 +49,16 @@ class Request:
     """A request in the core. Mutable; only the scheduler changes it (and the KV cache its `block_hashes`)."""
 
     __slots__ = (
+        "adapter",
         "arrival_time",
         "block_hashes",
         "cache_salt",
         "eos_token_ids",
         "max_tokens",
+        "media",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_encoder_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "order",
@@ -79,6 +82,9 @@ class Request:
         self.arrival_time = request.arrival_time
         self.order = order or (request.priority, request.arrival_time, request.request_id)
         self.cache_salt = request.cache_salt
+        self.adapter = request.adapter
+        self.media = request.media
+        self.num_encoder_tokens = request.num_encoder_tokens
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)

@@ -14,7 +14,7 @@ from octavo.errors import ConfigError, RequestError
 from octavo.kv_cache.coordinator import CacheHit
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.budget import StepBudget
-from octavo.scheduler.constraint import Constraint, LongPrefill, TokenBudget, WholePrompts
+from octavo.scheduler.constraint import Constraint, LongPrefill, StepAlignment, TokenBudget, WholePrompts
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.request_queue import RequestQueue, SchedulingPolicy, create_request_queue
 from octavo.scheduler.stop import check_stop
@@ -40,7 +40,7 @@ class Scheduler:
         self.max_model_len = min(max_model_len, kv_cache.max_num_tokens)
         _check_chunking(config, self.max_model_len)
         self.policy = SchedulingPolicy(config.scheduling_policy)
-        self.constraints = [*constraints, *_own_constraints(config)]
+        self.constraints = [*constraints, *_own_constraints(config, kv_cache.step_alignment)]
         self.requests: dict[str, Request] = {}
         self.waiting = create_request_queue(self.policy)
         # Passed over by a constraint; they keep their places before those who came later.
@@ -177,7 +177,7 @@ class Scheduler:
         """Take everything from the least urgent running request; it recomputes its tokens later."""
         last = self.running.pop()
         assert last is victim, "a victim is always the least urgent"
-        self._release(victim)
+        self._release(victim, victim.num_computed_tokens)
         victim.status = RequestStatus.PREEMPTED
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
@@ -198,6 +198,8 @@ class Scheduler:
             finished_req_ids=self.finished_req_ids,
             preempted_req_ids={request.request_id for request in budget.preempted},
             num_common_prefix_blocks=common,
+            new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
+            kv_cache_block_copies=self.kv_cache.take_block_copies(),
         )
         self.finished_req_ids = set()
         for request, count in budget.scheduled:
@@ -219,7 +221,8 @@ class Scheduler:
             if sampled is None:
                 continue  # part of a prompt: nothing to tell
             if request.status.is_finished:
-                self._free_request(request)
+                errored = request.status is RequestStatus.FINISHED_ERROR
+                self._free_request(request, 0 if errored else request.num_computed_tokens)
                 any_finished = True
             logprobs = result.logprobs.get(request_id)
             outputs.append(
@@ -268,15 +271,18 @@ class Scheduler:
                 return count
         return len(token_ids)
 
-    def _free_request(self, request: Request) -> None:
-        """Forget a finished request and give back all it held. (`running` is swept by the caller.)"""
+    def _free_request(self, request: Request, num_computed_tokens: int = 0) -> None:
+        """Forget a finished request and give back all it held. (`running` is swept by the caller.)
+
+        Its first `num_computed_tokens` tokens can be found in the prefix cache from now on.
+        """
         del self.requests[request.request_id]
         self.finished_req_ids.add(request.request_id)
         if request.row >= 0:
-            self._release(request)
+            self._release(request, num_computed_tokens)
 
-    def _release(self, request: Request) -> None:
-        self.kv_cache.free(request)
+    def _release(self, request: Request, num_computed_tokens: int) -> None:
+        self.kv_cache.free(request, num_computed_tokens)
         for constraint in self.constraints:
             constraint.release(request)
         self._free_rows.append(request.row)
@@ -313,7 +319,7 @@ def _check_chunking(config: SchedulerConfig, max_model_len: int) -> None:
         )
 
 
-def _own_constraints(config: SchedulerConfig) -> list[Constraint]:
+def _own_constraints(config: SchedulerConfig, step_alignment: int) -> list[Constraint]:
     threshold = config.long_prefill_token_threshold
     if threshold is None:
         threshold = -(-config.max_num_batched_tokens // 2)
@@ -323,4 +329,6 @@ def _own_constraints(config: SchedulerConfig) -> list[Constraint]:
     elif threshold > 0:
         constraints.append(LongPrefill(threshold))
     constraints.append(TokenBudget())
+    if config.enable_chunked_prefill and step_alignment > 1:
+        constraints.append(StepAlignment(step_alignment))
     return constraints

@@ -44,7 +44,9 @@ class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     preempted_req_ids: set[str]  # lost their rows in this step; they come back as NewRequestData
     num_common_prefix_blocks: list[int]  # per KV cache group: leading blocks that all running requests share
     scheduled_spec_decode_tokens: dict[str, list[int]] = {}  # drafts to verify, for requests that have any
-    new_block_ids_to_zero: list[int] | None = None  # blocks that must not show what they held before
+    # Before the forward pass the worker zeroes blocks, then copies blocks.
+    new_block_ids_to_zero: list[int] | None = None  # they must not show what they held before
+    kv_cache_block_copies: list[tuple[int, int]] = []  # (from, to), whole blocks
 
 
 class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):
