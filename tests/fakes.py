@@ -32,12 +32,11 @@ from octavo.types.params import SamplingParams
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import BlockIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from tests.fake_groups import GARBAGE, ZERO, Memory, make_fake_group
 
 VOCAB_SIZE = 50
 EOS = 0
 EMPTY_PREFIX = 1
-GARBAGE = None  # KV that was never written, or that a failed step left behind
-ZERO = 0
 MAX_ENCODER_TOKENS = 7
 
 
@@ -211,7 +210,7 @@ class FakeExecutor:
         self.row_of: dict[str, int] = {}
         self.num_holders = [0] * kv_config.num_blocks
         block_size = kv_config.groups[0].spec.block_size
-        self.kv: list[list[int | str | None]] = [[GARBAGE] * block_size for _ in range(kv_config.num_blocks)]
+        self.kv: Memory = [[GARBAGE] * block_size for _ in range(kv_config.num_blocks)]
         self.fails_in: str | None = None
         self.invalid: set[tuple[str, int]] = set()
         self.outputs: list[SchedulerOutput] = []  # every step so far
@@ -353,112 +352,6 @@ class FakeExecutor:
             self._spoil(self.rows[self.row_of[req_id]], count)
         self.fails_in = None
         raise RuntimeError("this step was told to fail")
-
-
-# -------------------------------------------------------------------------------------------- kinds of groups
-
-
-class FakeGroup:
-    """Attention as far as `sees` says: a block has an entry for each token, the identity of its prefix."""
-
-    def __init__(self, spec: KVCacheSpec) -> None:
-        self.spec = spec
-        self.block_size = spec.block_size
-
-    def first_seen(self, num_computed: int) -> int:
-        """The first position that the token after `num_computed` tokens sees."""
-        return 0
-
-    def num_skipped(self, num_computed: int) -> int:
-        """Blocks that are out of sight from then on."""
-        return self.first_seen(num_computed) // self.block_size
-
-    def written(self, start: int, stop: int, num_entries: int) -> range:
-        """The entries of a table that a step from `start` to `stop` writes to."""
-        return range(start // self.block_size, -(-stop // self.block_size))
-
-    def forward(self, kv: list[list], row: FakeRow, table: list[int], start: int, stop: int) -> None:
-        """Read the context from the cache, and write the step's tokens to it."""
-        size = self.block_size
-        seen = range(self.first_seen(start), start)
-        context = [kv[table[position // size]][position % size] for position in seen]
-        assert context == row.prefixes[seen.start : start], f"{row.req_id} sees a context that is not its own"
-        for position in range(start, stop):
-            kv[table[position // size]][position % size] = row.prefixes[position]
-
-    def spoil(self, kv: list[list], table: list[int], start: int, stop: int) -> None:
-        """Leave garbage instead of what a step wrote."""
-        for position in range(start, stop):
-            kv[table[position // self.block_size]][position % self.block_size] = GARBAGE
-
-
-class FakeWindow(FakeGroup):
-    """Sees the last tokens."""
-
-    spec: SlidingWindowSpec
-
-    def first_seen(self, num_computed: int) -> int:
-        return max(num_computed + 1 - self.spec.window, 0)
-
-
-class FakeChunk(FakeGroup):
-    """Sees its own chunk."""
-
-    spec: ChunkedLocalAttentionSpec
-
-    def first_seen(self, num_computed: int) -> int:
-        return num_computed - num_computed % self.spec.chunk_size
-
-
-class FakeRecurrence(FakeGroup):
-    """A block's first entry is a state: the identity of all that was before."""
-
-    def num_skipped(self, num_computed: int) -> int:
-        return max(num_computed - 1, 0) // self.block_size
-
-    def written(self, start: int, stop: int, num_entries: int) -> range:
-        last = (stop - 1) // self.block_size
-        return range(last, last + 1)
-
-    def forward(self, kv: list[list], row: FakeRow, table: list[int], start: int, stop: int) -> None:
-        target = table[(stop - 1) // self.block_size]
-        source = table[(start - 1) // self.block_size] if start else target
-        assert source == target or kv[target][0] == ZERO, "a new state's block is not zeroed"
-        expected = row.prefixes[start - 1] if start else ZERO
-        assert kv[source][0] == expected, f"{row.req_id} goes on from a state that is not its own"
-        kv[target][0] = row.prefixes[stop - 1]
-
-    def spoil(self, kv: list[list], table: list[int], start: int, stop: int) -> None:
-        kv[table[(stop - 1) // self.block_size]][0] = GARBAGE
-
-
-class FakeCross(FakeGroup):
-    """Blocks that a request writes in its first step, and has for itself."""
-
-    def written(self, start: int, stop: int, num_entries: int) -> range:
-        return range(num_entries)
-
-    def forward(self, kv: list[list], row: FakeRow, table: list[int], start: int, stop: int) -> None:
-        for block_id in table:
-            if start == 0:
-                kv[block_id][0] = row.req_id
-            assert kv[block_id][0] == row.req_id, f"{row.req_id} sees an input that is not its own"
-
-    def spoil(self, kv: list[list], table: list[int], start: int, stop: int) -> None:
-        for block_id in table:
-            kv[block_id][0] = GARBAGE
-
-
-def make_fake_group(spec: KVCacheSpec) -> FakeGroup:
-    """What a worker does for a group of this kind."""
-    kinds: dict[type[KVCacheSpec], type[FakeGroup]] = {
-        FullAttentionSpec: FakeGroup,
-        SlidingWindowSpec: FakeWindow,
-        ChunkedLocalAttentionSpec: FakeChunk,
-        RecurrentStateSpec: FakeRecurrence,
-        CrossAttentionSpec: FakeCross,
-    }
-    return kinds[type(spec)](spec)
 
 
 # ----------------------------------------------------------------------------------------- custom constraints

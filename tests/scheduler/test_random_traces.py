@@ -6,7 +6,7 @@ A failure prints the seed of its world; `run_world(seed)` runs it again.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -17,6 +17,7 @@ from octavo.scheduler.scheduler import Scheduler
 from octavo.types.outputs import EngineCoreOutput, FinishReason
 from octavo.types.requests import EngineCoreRequest
 from tests.fakes import (
+    MAX_ENCODER_TOKENS,
     BrokenContract,
     FakeConstraint,
     FakeExecutor,
@@ -29,6 +30,22 @@ from tests.fakes import (
 
 NUM_WORLDS = 20_000
 NUM_PARTS = 20
+
+# The groups of a world's KV cache.
+KINDS = [
+    ["full"],
+    ["full"],
+    ["full"],
+    ["full", "full"],
+    ["window"],
+    ["window", "window", "full"],
+    ["chunk", "full"],
+    ["chunk", "window"],
+    ["recurrent"],
+    ["recurrent", "full"],
+    ["full", "cross"],
+    ["window", "recurrent", "full", "cross", "chunk"],
+]
 
 FORCED_ENDS = (FinishReason.ABORT, FinishReason.ERROR)
 
@@ -89,22 +106,23 @@ class World:
 
     def make_core(self) -> EngineCore:
         rng = self.rng
-        block_size, num_groups = rng.choice([1, 2, 3, 4]), rng.choice([1, 1, 1, 2])
-        max_model_len = rng.choice([2, 5, 10, 16, 24])
-        # From a prompt token and an answer to three times the longest sequence, and the null block.
-        per_group = rng.randint(-(-2 // block_size), max(3 * max_model_len // block_size, 2))
-        kv_config = make_kv_config(
-            1 + num_groups * per_group + rng.randrange(num_groups), block_size, num_groups
-        )
+        block_size, max_model_len = rng.choice([1, 2, 3, 4]), rng.choice([2, 5, 10, 16, 24])
         chunked = rng.random() < 0.7
+        max_num_batched_tokens = (
+            rng.choice([1, 4, 8, 16, 32]) if chunked else max_model_len + rng.randint(0, 4)
+        )
+        layout = make_kv_config(
+            1, block_size, kinds=rng.choice(KINDS), reach=rng.randint(1, 10), max_chunk=max_num_batched_tokens
+        )
+        # From a prompt token and an answer to three times the longest sequence, and the null block.
+        least, most = layout.num_blocks_for(2), 3 * layout.num_blocks_for(max_model_len)
+        kv_config = replace(layout, num_blocks=1 + rng.randint(least, max(least, most)))
         scheduler = make_scheduler(
             kv_config,
             max_model_len,
             [self.constraint] if self.has_constraint else [],
             enable_caching=rng.random() < 0.8,
-            max_num_batched_tokens=rng.choice([1, 4, 8, 16, 32])
-            if chunked
-            else max_model_len + rng.randint(0, 4),
+            max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=rng.choice([1, 3, 5, 8]),
             enable_chunked_prefill=chunked,
             long_prefill_token_threshold=rng.choice([None, None, 0, 1, 3]),
@@ -149,6 +167,7 @@ class World:
             priority=rng.randint(0, 2) if self.policy == "priority" else 0,
             arrival_time=float(self.num_added // 2 if self.policy == "priority" else self.num_added),
             cache_salt=rng.choice([None, None, None, "pepper"]),
+            num_encoder_tokens=rng.choice([0, 0, 1, MAX_ENCODER_TOKENS]),
         )
         order = (request.priority, request.arrival_time, request_id)
         due, due_reason = generate_alone(request, self.scheduler.max_model_len)
