@@ -44,6 +44,11 @@ class CachedPrefix:
         self.blocks: tuple[list[KVCacheBlock], ...] = tuple([[] for _ in range(num_groups)])
         self.num_groups = 0  # that have a block of it
 
+    def get_block(self, group_id: int) -> KVCacheBlock:
+        """The one of the group's blocks that most hold: it costs least to hold that too."""
+        twins = self.blocks[group_id]
+        return twins[0] if len(twins) == 1 else max(twins, key=lambda block: block.ref_cnt)
+
     @property
     def is_full(self) -> bool:
         """Whether its last block is full."""

@@ -16,7 +16,7 @@ from octavo.kv_cache.block_pool import BlockPool
 from octavo.kv_cache.hashing import NO_DIGEST, BlockHash
 from octavo.kv_cache.prefix_index import PrefixIndex
 from octavo.kv_cache.single_type_kv_cache_manager import MANAGERS
-from octavo.types.kv import KVCacheConfig
+from octavo.types.kv import KVCacheConfig, KVCacheSpec
 from octavo.types.observer import Observer
 from octavo.types.steps import BlockIds
 
@@ -49,7 +49,7 @@ class RequestBlocks:
         num_blocks = hit.num_tokens // block_size
         self.tables = tuple([list(blocks) for blocks in hit.blocks])
         self.num_slots = num_blocks * block_size  # tokens that the tables have room for
-        self.num_skipped = num_skipped  # per group the leading entries that have no block
+        self.num_skipped = num_skipped  # per manager the leading entries of its tables that have no block
         self.num_held = sum(not block.is_null for block in chain(*self.tables))  # blocks in all tables
         self.num_reserved = 0  # blocks it may hold at once before its prompt is done; 0 = it is done
         self.num_cached_blocks = num_blocks  # leading full blocks that the prefix cache was told of
@@ -62,24 +62,24 @@ class RequestBlocks:
 
 
 class KVCacheCoordinator:
-    """Asks each group's manager and combines the answers. All groups share a pool and a block size."""
+    """Asks each kind's manager and combines the answers. All groups share a pool and a block size."""
 
     def __init__(self, config: KVCacheConfig, observer: Observer) -> None:
         block_sizes = {group.spec.block_size for group in config.groups}
         assert len(block_sizes) == 1, f"groups of one cache have one block size, not {block_sizes}"
         self.block_size = block_sizes.pop()
-        kinds = [MANAGERS[type(group.spec)] for group in config.groups]
-        num_cached_groups = sum(kind.follows_tokens for kind in kinds)
-        self.index = PrefixIndex(len(kinds), num_cached_groups, observer)
-        self.pool = BlockPool(config.num_blocks, self.index)
-        self.managers = [
-            kind(group.spec, group_id, self.pool.null_block)
-            for group_id, (kind, group) in enumerate(zip(kinds, config.groups, strict=True))
-        ]
         self.max_chunk = config.max_chunk
+        self.num_groups = len(config.groups)
+        group_ids: dict[KVCacheSpec, list[int]] = {}
+        for group_id, group in enumerate(config.groups):
+            group_ids.setdefault(group.spec, []).append(group_id)
+        self.managers = [MANAGERS[type(spec)](spec, tuple(ids)) for spec, ids in group_ids.items()]
         self._keeping = [manager for manager in self.managers if manager.keeps_all_blocks]
         self._trimming = [manager for manager in self.managers if not manager.keeps_all_blocks]
-        self._not_cached = CachedPrefix(BlockHash(NO_DIGEST, b"", b""), NO_PREFIX, NO_PREFIX, len(kinds))
+        num_cached_groups = sum(len(manager.group_ids) for manager in self.managers if manager.follows_tokens)
+        self.index = PrefixIndex(self.num_groups, num_cached_groups, observer)
+        self.pool = BlockPool(config.num_blocks, self.index)
+        self._not_cached = CachedPrefix(BlockHash(NO_DIGEST, b"", b""), NO_PREFIX, NO_PREFIX, self.num_groups)
         self._blocks_to_zero: list[int] = []
 
     @property
@@ -120,13 +120,21 @@ class KVCacheCoordinator:
         """The hit that consists of whole blocks and, if there is one, of the `head` of so many tokens of
         another block.
         """
+        null_block = self.pool.null_block
         num_tokens = len(prefixes) * self.block_size + (head[1] if head else 0)
-        return CacheHit(
-            tuple([manager.get_cached_blocks(prefixes, num_tokens) for manager in self.managers]),
-            num_tokens,
-            prefixes[-1].prefix_id if prefixes else NO_PREFIX,
-            tuple([next(iter(blocks), self.pool.null_block) for blocks in head[0].blocks]) if head else (),
-        )
+        blocks: list[list[KVCacheBlock]] = [[] for _ in range(self.num_groups)]
+        for manager in self.managers:
+            if manager.follows_tokens:
+                num_skipped = min(manager.num_skipped_blocks(num_tokens), len(prefixes))
+                for group_id in manager.group_ids:
+                    blocks[group_id] = [null_block] * num_skipped
+                    blocks[group_id] += [prefix.get_block(group_id) for prefix in prefixes[num_skipped:]]
+        prefix_id = prefixes[-1].prefix_id if prefixes else NO_PREFIX
+        sources: list[KVCacheBlock] = []
+        if head:
+            groups = enumerate(head[0].blocks)
+            sources = [head[0].get_block(group_id) if twins else null_block for group_id, twins in groups]
+        return CacheHit(tuple(blocks), num_tokens, prefix_id, tuple(sources))
 
     def num_blocks_saved(self, hit: CacheHit) -> int:
         """Blocks of a hit that never cost its request a free block: others hold them, and it keeps them.
@@ -134,7 +142,8 @@ class KVCacheCoordinator:
         What slides out of the request's sight does not count. It is given back, but is not free as long as
         the others hold it, and the request may ask for another block in its place.
         """
-        return sum(block.ref_cnt > 0 for manager in self._keeping for block in hit.blocks[manager.group_id])
+        kept = [hit.blocks[group_id] for manager in self._keeping for group_id in manager.group_ids]
+        return sum([block.ref_cnt > 0 for block in chain(*kept)])
 
     # ----------------------------------------------------------------------------------------------- blocks
 
@@ -143,6 +152,7 @@ class KVCacheCoordinator:
         return sum(
             [
                 manager.num_blocks_for(num_tokens, num_encoder_tokens, self.max_chunk)
+                * len(manager.group_ids)
                 for manager in self.managers
             ]
         )
@@ -151,15 +161,15 @@ class KVCacheCoordinator:
         """Tables that begin with the hit and hold `num_tokens` tokens, and a reference to each source of the
         hit besides. None, changing nothing, where there are too few free blocks.
         """
+        num_blocks = hit.num_tokens // self.block_size
         num_skipped = [
-            min(manager.num_skipped_blocks(hit.num_tokens), len(blocks))
-            for manager, blocks in zip(self.managers, hit.blocks, strict=True)
+            min(manager.num_skipped_blocks(hit.num_tokens), num_blocks) for manager in self.managers
         ]
         held = RequestBlocks(hit, self.block_size, num_skipped)
         adopted = [block for block in chain(*hit.blocks, hit.sources) if not block.is_null]
         num_new = self._num_new(held, num_tokens, num_encoder_tokens)
-        num_taken = sum([count for _, count in num_new]) + sum([block.ref_cnt == 0 for block in adopted])
-        if num_taken > self.pool.num_free_blocks:
+        num_unheld = sum([block.ref_cnt == 0 for block in adopted])
+        if self._num_blocks(num_new) + num_unheld > self.pool.num_free_blocks:
             return None
         self.pool.touch(adopted)  # before anything is taken, and with it perhaps evicted
         self._extend(held, num_tokens, num_new)
@@ -172,23 +182,26 @@ class KVCacheCoordinator:
         nothing, where there are too few free blocks.
         """
         num_new = self._num_new(held, num_tokens, num_encoder_tokens)
-        if sum([count for _, count in num_new]) > self.pool.num_free_blocks:
+        if self._num_blocks(num_new) > self.pool.num_free_blocks:
             return None
         return self._extend(held, num_tokens, num_new)
 
     def remove_skipped_blocks(self, held: RequestBlocks, num_computed_tokens: int) -> None:
         """Give back the blocks that no later token of the request can see, last first."""
         skipped: list[KVCacheBlock] = []
-        for manager in self._trimming:
-            group_id = manager.group_id
-            start, stop = held.num_skipped[group_id], manager.num_skipped_blocks(num_computed_tokens)
+        for number, manager in enumerate(self.managers):
+            start, stop = held.num_skipped[number], manager.num_skipped_blocks(num_computed_tokens)
             if start < stop:
-                table = held.tables[group_id]
-                skipped += [block for block in reversed(table[start:stop]) if not block.is_null]
-                table[start:stop] = [self.pool.null_block] * (stop - start)
-                held.num_skipped[group_id] = stop
-        self.pool.free_blocks(skipped)
-        held.num_held -= len(skipped)
+                held.num_skipped[number] = stop
+                nothing = [self.pool.null_block] * (stop - start)
+                for group_id in manager.group_ids:
+                    table = held.tables[group_id]
+                    skipped += table[start:stop]
+                    table[start:stop] = nothing
+        if skipped:
+            skipped = [block for block in reversed(skipped) if not block.is_null]
+            self.pool.free_blocks(skipped)
+            held.num_held -= len(skipped)
 
     def take_blocks_to_zero(self) -> list[int]:
         """The new blocks since the last call that must not show what they held before."""
@@ -199,13 +212,14 @@ class KVCacheCoordinator:
         """Give back everything, last first and no group before another: beginnings of sequences stay cached
         longest, in all groups alike.
         """
-        tables = [
-            table for manager, table in zip(self.managers, held.tables, strict=True) if manager.follows_tokens
-        ]
-        self.pool.free_blocks(chain.from_iterable(zip(*map(reversed, tables), strict=True)))
-        for manager in self._trimming:
-            if not manager.follows_tokens:
-                self.pool.free_blocks(held.tables[manager.group_id])
+        for follows_tokens in (True, False):
+            tables = [
+                held.tables[group_id]
+                for manager in self.managers
+                if manager.follows_tokens is follows_tokens
+                for group_id in manager.group_ids
+            ]
+            self.pool.free_blocks(chain.from_iterable(zip(*map(reversed, tables), strict=True)))
 
     # ------------------------------------------------------------------------------------------ publication
 
@@ -218,20 +232,22 @@ class KVCacheCoordinator:
         """
         num_full = num_computed_tokens // self.block_size
         for index in range(held.num_cached_blocks, num_full):
-            blocks = [
-                manager.get_block_to_cache(table, index, num_computed_tokens)
-                for manager, table in zip(self.managers, held.tables, strict=True)
-            ]
+            blocks = [self.pool.null_block] * self.num_groups
+            for manager in self.managers:
+                if manager.can_cache(index, num_computed_tokens):
+                    for group_id in manager.group_ids:
+                        blocks[group_id] = held.tables[group_id][index]
             parent_digest = block_hashes[index - 1].digest if index else None
             held.prefix_id = self.index.publish(block_hashes[index], held.prefix_id, parent_digest, blocks)
         held.num_cached_blocks = num_full
 
     def cache_tail(self, held: RequestBlocks, extra_keys: bytes, token_bytes: bytes) -> None:
         """Publish the tokens after the published full blocks, the first of a block that is not full."""
-        blocks = [
-            table[held.num_cached_blocks] if manager.follows_tokens else self.pool.null_block
-            for manager, table in zip(self.managers, held.tables, strict=True)
-        ]
+        blocks = [self.pool.null_block] * self.num_groups
+        for manager in self.managers:
+            if manager.follows_tokens:
+                for group_id in manager.group_ids:
+                    blocks[group_id] = held.tables[group_id][held.num_cached_blocks]
         self.index.publish_tail(extra_keys, token_bytes, held.prefix_id, blocks)
 
     # ---------------------------------------------------------------------------------------------- reports
@@ -247,17 +263,25 @@ class KVCacheCoordinator:
 
         `num_copies`: by block id, the references that are no request's.
         """
-        return [
-            manager.get_num_common_prefix_blocks(table, num_running, num_copies)
-            for manager, table in zip(self.managers, held.tables, strict=True)
-        ]
+        counts = [0] * self.num_groups
+        if num_running == 1:
+            return counts  # there is nobody to share with, and counting would take longer with every block
+        for manager in self._keeping:
+            for group_id in manager.group_ids:
+                for block in held.tables[group_id]:
+                    if block.ref_cnt - num_copies.get(block.block_id, 0) != num_running:
+                        break
+                    counts[group_id] += 1
+        return counts
 
     def check(self, held: RequestBlocks) -> Iterator[KVCacheBlock]:
         """Every block in the request's tables. Raises AssertionError where what is known of them is wrong."""
         num_entries = held.num_slots // self.block_size
-        for manager, table, num_skipped in zip(self.managers, held.tables, held.num_skipped, strict=True):
-            assert len(table) == num_entries or not manager.follows_tokens, "tables differ in length"
-            assert all(block.is_null for block in table[:num_skipped]), "a block out of sight is held"
+        for manager, num_skipped in zip(self.managers, held.num_skipped, strict=True):
+            for group_id in manager.group_ids:
+                table = held.tables[group_id]
+                assert len(table) == num_entries or not manager.follows_tokens, "tables differ in length"
+                assert all(block.is_null for block in table[:num_skipped]), "a block out of sight is held"
         blocks = [block for block in chain(*held.tables) if not block.is_null]
         assert held.num_held == len(blocks), f"{len(blocks)} blocks are held, not {held.num_held}"
         return iter(blocks)
@@ -284,25 +308,37 @@ class KVCacheCoordinator:
     def _num_new(
         self, held: RequestBlocks, num_tokens: int, num_encoder_tokens: int
     ) -> list[tuple[int, int]]:
-        """Per group the entries that its table lacks for `num_tokens` tokens, and the blocks they take."""
+        """Per manager, the entries that each of its tables lacks for `num_tokens` tokens, and the blocks that
+        these take.
+        """
         num_new = []
-        for manager, table in zip(self.managers, held.tables, strict=True):
-            num_entries = manager.num_entries(num_tokens, num_encoder_tokens) - len(table)
+        for manager in self.managers:
+            num_entries = manager.num_entries(num_tokens, num_encoder_tokens)
+            num_entries -= len(held.tables[manager.group_ids[0]])
             num_new.append((num_entries, manager.num_new_blocks(num_entries)))
         return num_new
 
+    def _num_blocks(self, num_new: Sequence[tuple[int, int]]) -> int:
+        """The blocks of all groups together."""
+        num_blocks = 0
+        for manager, (_, count) in zip(self.managers, num_new, strict=True):
+            num_blocks += count * len(manager.group_ids)
+        return num_blocks
+
     def _extend(self, held: RequestBlocks, num_tokens: int, num_new: Sequence[tuple[int, int]]) -> BlockIds:
-        """Add so many entries and blocks to the tables; the ids of what was added."""
-        blocks = self.pool.get_new_blocks(sum([count for _, count in num_new]))
-        remaining = iter(blocks)
-        block_ids = []
-        for manager, table, (num_entries, count) in zip(self.managers, held.tables, num_new, strict=True):
-            added = [self.pool.null_block] * (num_entries - count)
-            added += islice(remaining, count)
-            table += added
-            block_ids.append([block.block_id for block in added])
-            if manager.holds_states:
-                self._blocks_to_zero += block_ids[-1][num_entries - count :]
+        """Add so many entries and blocks to the tables; per group the ids of what was added."""
+        blocks = self.pool.get_new_blocks(self._num_blocks(num_new))
         held.num_slots = -(-num_tokens // self.block_size) * self.block_size
         held.num_held += len(blocks)
+        start = 0
+        block_ids: list[list[int]] = [[]] * self.num_groups
+        for manager, (num_entries, count) in zip(self.managers, num_new, strict=True):
+            nothing, first = [self.pool.null_block] * (num_entries - count), start
+            for group_id in manager.group_ids:
+                added = nothing + blocks[start : start + count]
+                start += count
+                held.tables[group_id].extend(added)
+                block_ids[group_id] = [block.block_id for block in added]
+            if manager.holds_states:
+                self._blocks_to_zero += [block.block_id for block in blocks[first:start]]
         return tuple(block_ids)

@@ -2,8 +2,8 @@
 
 A block's digest covers its tokens, everything else its KV depends on (extra keys), and its parent's digest,
 so equal digests mean equal sequences from the first token on. SHA-256 makes accidental and deliberate
-collisions equally hopeless; the index compares tokens on every hit all the same, so a weaker digest would
-cost hits, never correctness.
+collisions equally hopeless. Tokens are compared on every hit all the same, from the start of the sequence
+where any layer attends to all of it: there a weaker digest would cost hits, never correctness.
 """
 
 from __future__ import annotations

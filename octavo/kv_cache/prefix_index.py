@@ -6,8 +6,9 @@ Knows what is cached and tells the observer; knows nothing of who holds a block,
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import lt
 
 from octavo.kv_cache.block import CachedPrefix, KVCacheBlock
 from octavo.kv_cache.hashing import NO_DIGEST, TOKEN_BYTES, BlockHash
@@ -22,8 +23,8 @@ class PrefixIndex:
     """
 
     def __init__(self, num_groups: int, num_cached_groups: int, observer: Observer) -> None:
-        self._num_groups = num_groups
-        self._num_cached_groups = num_cached_groups  # that ever publish a block
+        self.num_groups = num_groups
+        self._num_cached_groups = num_cached_groups  # those that ever publish a block
         self._observer = observer
         self._by_digest: dict[bytes, list[CachedPrefix]] = {}  # full ones only
         # Parent → those of its children that all groups have a block of, by content.
@@ -75,8 +76,9 @@ class PrefixIndex:
         """
         known = self.find(block_hash, parent_id)
         prefix = known or self._make_prefix(block_hash, parent_id)
+        is_new = block_hash.digest not in self._by_digest
         for group_id, block in enumerate(blocks):
-            if not block.is_null and not self._is_held(block_hash.digest, group_id):
+            if not block.is_null and (is_new or not self._is_held(block_hash.digest, group_id)):
                 self._observer.block_stored(
                     StoredBlock(block_hash.digest, parent_digest, *block_hash[1:], group_id)
                 )
@@ -90,10 +92,13 @@ class PrefixIndex:
     ) -> None:
         """Make the tokens at the beginning of `blocks`, which are not full, findable as a head to copy.
 
-        Unless as much is found already: then the blocks stay what they are, the first to be reused.
+        Unless as much is found already, or some group has no block of them: then the blocks stay what they
+        are, the first to be reused.
         """
+        num_groups = sum(not block.is_null for block in blocks)
         found = self.find_longest_head(parent_id, extra_keys, token_bytes)
-        if found is None or found[1] * TOKEN_BYTES < len(token_bytes):
+        num_found = found[1] if found else 0
+        if num_groups == self._num_cached_groups and num_found * TOKEN_BYTES < len(token_bytes):
             tail = BlockHash(NO_DIGEST, token_bytes, extra_keys)
             self._attach(self._make_prefix(tail, parent_id), blocks)
 
@@ -129,32 +134,32 @@ class PrefixIndex:
         self._observer.all_blocks_cleared()
 
     def check(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Make everything anew from all `blocks` there are, and compare. Raises AssertionError."""
-        held: dict[CachedPrefix, set[tuple[int, int]]] = defaultdict(set)
+        """Compare everything with what all `blocks` there are say they hold. Raises AssertionError."""
+        num_blocks: Counter[CachedPrefix] = Counter()
         for block in blocks:
             if block.prefix is not None:
-                held[block.prefix].add((block.group_id, block.block_id))
-        children: dict[int, list[CachedPrefix]] = defaultdict(list)
-        for prefix, expected in held.items():
-            listed = [(group, block.block_id) for group, twins in enumerate(prefix.blocks) for block in twins]
-            assert sorted(listed) == sorted(expected), f"blocks {expected} are cached as {listed}"
-            num_groups = len({group for group, _ in expected})
-            assert prefix.num_groups == num_groups, "the groups that hold a prefix are miscounted"
+                assert block in block.prefix.blocks[block.group_id], f"{block} is cached, but not as that"
+                num_blocks[block.prefix] += 1
+        num_children = 0
+        for prefix, expected in num_blocks.items():
+            assert sum(map(len, prefix.blocks)) == expected, "a prefix lists blocks that do not hold it"
+            assert prefix.num_groups == sum(map(bool, prefix.blocks)), "a prefix miscounts its groups"
             findable = prefix in self._by_digest.get(prefix.block_hash.digest, ())
-            assert findable == prefix.is_full, f"blocks {expected} are cached but cannot be found"
-            if num_groups == self._num_cached_groups:
-                children[prefix.parent_id].append(prefix)
-        assert len(self) == sum(prefix.is_full for prefix in held), (
-            "the cache finds blocks that are not cached"
-        )
-        assert children.keys() == self._children.keys(), "the parents of cached prefixes are wrong"
-        for parent_id, siblings in children.items():
-            siblings.sort(key=lambda prefix: prefix.content)
-            assert siblings == self._children[parent_id], f"the children of prefix {parent_id} are wrong"
+            assert findable == prefix.is_full, "a prefix is cached but cannot be found"
+            if prefix.num_groups == self._num_cached_groups:
+                assert prefix in self._children.get(prefix.parent_id, ()), (
+                    "a prefix is not among its siblings"
+                )
+                num_children += 1
+        assert len(self) == sum(prefix.is_full for prefix in num_blocks), "prefixes without blocks are found"
+        assert sum(map(len, self._children.values())) == num_children, "siblings without blocks are found"
+        for siblings in self._children.values():
+            contents = [prefix.content for prefix in siblings]
+            assert all(map(lt, contents, contents[1:])), "siblings are out of order"
 
     def _make_prefix(self, block_hash: BlockHash, parent_id: int) -> CachedPrefix:
         self._last_id += 1
-        return CachedPrefix(block_hash, self._last_id, parent_id, self._num_groups)
+        return CachedPrefix(block_hash, self._last_id, parent_id, self.num_groups)
 
     def _attach(self, prefix: CachedPrefix, blocks: Sequence[KVCacheBlock]) -> None:
         was_complete = prefix.num_groups == self._num_cached_groups

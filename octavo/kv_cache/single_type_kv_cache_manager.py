@@ -1,8 +1,8 @@
-"""One manager for each KV cache group: which blocks a request needs, by the rules of the group's kind.
+"""One manager for each kind of KV cache in a model: which blocks a request needs, by the kind's rules.
 
 Kinds differ in the answers to three questions: what of a sequence is in the prefix cache, how many blocks it
 needs, and which of them it needs no longer. The first and the last are two sides of one: a prefix is cached
-for a group if all blocks are that tokens after it can still see.
+if all blocks are that tokens after it can still see.
 
 Managers are rules and keep nothing. What a request holds is in its `RequestBlocks`.
 """
@@ -10,10 +10,10 @@ Managers are rules and keep nothing. What a request holds is in its `RequestBloc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from octavo.kv_cache.block import CachedPrefix, KVCacheBlock
+from octavo.kv_cache.block import CachedPrefix
 from octavo.types.kv import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -27,25 +27,26 @@ Spec = TypeVar("Spec", bound=KVCacheSpec)
 
 
 class SingleTypeKVCacheManager(ABC, Generic[Spec]):
-    """The rules of one group. Tables are indexed by blocks of tokens, unless a kind says otherwise."""
+    """The rules of all groups with one spec. Tables are indexed by blocks of tokens, unless a kind says
+    otherwise.
+    """
 
     follows_tokens = True  # its tables grow as tokens come
     keeps_all_blocks = False  # nothing is ever out of sight
     holds_states = False  # a block is a state, of use only as a whole and only to go on from where it ends
 
-    def __init__(self, spec: Spec, group_id: int, null_block: KVCacheBlock) -> None:
+    def __init__(self, spec: Spec, group_ids: tuple[int, ...]) -> None:
         self.spec = spec
         self.block_size = spec.block_size
-        self.group_id = group_id
-        self.null_block = null_block
+        self.group_ids = group_ids
 
     @abstractmethod
     def num_skipped_blocks(self, num_computed_tokens: int) -> int:
         """Leading blocks that no token after the computed ones can see."""
 
     def find_longest_cache_hit(self, prefixes: Sequence[CachedPrefix], max_blocks: int) -> int:
-        """Blocks of the longest beginning, of at most `max_blocks`, of which the group has all that later
-        tokens see. Pure.
+        """Blocks of the longest beginning, of at most `max_blocks`, of which all that later tokens see is
+        cached. Pure.
 
         `prefixes` are those of the sequence, block by block; one without blocks where nobody has any.
         """
@@ -55,7 +56,7 @@ class SingleTypeKVCacheManager(ABC, Generic[Spec]):
         following: CachedPrefix | None = None  # the prefix at `start`, if that is before `stop`
         while start > num_skipped:
             prefix = prefixes[start - 1]
-            is_cached = bool(prefix.blocks[self.group_id])
+            is_cached = self._is_cached(prefix)
             if is_cached and (following is None or following.parent_id == prefix.prefix_id):
                 start -= 1
                 following = prefix
@@ -65,15 +66,6 @@ class SingleTypeKVCacheManager(ABC, Generic[Spec]):
             stop, following = start, None
             num_skipped = self.num_skipped_blocks(stop * self.block_size)
         return stop
-
-    def get_cached_blocks(self, prefixes: Sequence[CachedPrefix], num_tokens: int) -> list[KVCacheBlock]:
-        """A table that begins with the group's blocks of `prefixes`, for a request that has computed
-        `num_tokens` tokens.
-        """
-        num_skipped = min(self.num_skipped_blocks(num_tokens), len(prefixes))
-        table = [self.null_block] * num_skipped
-        table += [prefix.blocks[self.group_id][0] for prefix in prefixes[num_skipped:]]
-        return table
 
     def num_entries(self, num_tokens: int, num_encoder_tokens: int) -> int:
         """Length of the table of a request with `num_tokens` tokens."""
@@ -87,20 +79,12 @@ class SingleTypeKVCacheManager(ABC, Generic[Spec]):
         """Of new entries at the end of a table, those (the last) that need a block."""
         return num_new_entries
 
-    def get_block_to_cache(
-        self, table: Sequence[KVCacheBlock], index: int, num_computed_tokens: int
-    ) -> KVCacheBlock:
-        """What holds the content of the full block `index`; the null block if nothing does (any more)."""
-        return table[index]
+    def can_cache(self, index: int, num_computed_tokens: int) -> bool:
+        """Whether entry `index`, where it has a block, stands for a full block of tokens now."""
+        return True
 
-    def get_num_common_prefix_blocks(
-        self, table: Sequence[KVCacheBlock], num_running: int, num_copies: Mapping[int, int]
-    ) -> int:
-        """Leading blocks of the table that all `num_running` running requests hold.
-
-        `num_copies`: by block id, the references that are no request's.
-        """
-        return 0
+    def _is_cached(self, prefix: CachedPrefix) -> bool:
+        return all(map(prefix.blocks.__getitem__, self.group_ids))
 
 
 class FullAttentionManager(SingleTypeKVCacheManager[FullAttentionSpec]):
@@ -115,22 +99,9 @@ class FullAttentionManager(SingleTypeKVCacheManager[FullAttentionSpec]):
     def find_longest_cache_hit(self, prefixes: Sequence[CachedPrefix], max_blocks: int) -> int:
         """Up to the first block that is missing."""
         for index in range(max_blocks):
-            if not prefixes[index].blocks[self.group_id]:
+            if not self._is_cached(prefixes[index]):
                 return index
         return max_blocks
-
-    def get_num_common_prefix_blocks(
-        self, table: Sequence[KVCacheBlock], num_running: int, num_copies: Mapping[int, int]
-    ) -> int:
-        """Those with a reference from each."""
-        if num_running == 1:
-            return 0  # there is nobody to share with, and counting would take longer with every block
-        count = 0
-        for block in table:
-            if block.ref_cnt - num_copies.get(block.block_id, 0) != num_running:
-                break
-            count += 1
-        return count
 
 
 class SlidingWindowManager(SingleTypeKVCacheManager[SlidingWindowSpec]):
@@ -163,12 +134,9 @@ class RecurrentStateManager(SingleTypeKVCacheManager[RecurrentStateSpec]):
         """A step leaves one state, however many blocks it spans."""
         return min(num_new_entries, 1)
 
-    def get_block_to_cache(
-        self, table: Sequence[KVCacheBlock], index: int, num_computed_tokens: int
-    ) -> KVCacheBlock:
-        """Only a step that ended with the block has left the state at its end."""
-        is_at_end = (index + 1) * self.block_size == num_computed_tokens
-        return table[index] if is_at_end else self.null_block
+    def can_cache(self, index: int, num_computed_tokens: int) -> bool:
+        """Only if a step ended with the block: then it has left the state at its end."""
+        return (index + 1) * self.block_size == num_computed_tokens
 
 
 class CrossAttentionManager(SingleTypeKVCacheManager[CrossAttentionSpec]):
@@ -184,10 +152,6 @@ class CrossAttentionManager(SingleTypeKVCacheManager[CrossAttentionSpec]):
         """All: whoever looks for a hit has no other input, and needs no blocks here."""
         return max_blocks
 
-    def get_cached_blocks(self, prefixes: Sequence[CachedPrefix], num_tokens: int) -> list[KVCacheBlock]:
-        """None."""
-        return []
-
     def num_entries(self, num_tokens: int, num_encoder_tokens: int) -> int:
         """Enough for the other input, from the start."""
         return -(-num_encoder_tokens // self.block_size)
@@ -196,11 +160,9 @@ class CrossAttentionManager(SingleTypeKVCacheManager[CrossAttentionSpec]):
         """As many as entries."""
         return self.num_entries(num_tokens, num_encoder_tokens)
 
-    def get_block_to_cache(
-        self, table: Sequence[KVCacheBlock], index: int, num_computed_tokens: int
-    ) -> KVCacheBlock:
-        """None: the table has nothing to do with tokens."""
-        return self.null_block
+    def can_cache(self, index: int, num_computed_tokens: int) -> bool:
+        """Never: the table has nothing to do with tokens."""
+        return False
 
 
 # The kinds of KV cache: a spec's type → the manager that follows its rules.
