@@ -62,7 +62,7 @@ def build_engine(
     executor = InprocExecutor(runner, threaded=config.scheduler.pipeline_depth > 1)
     step_times = StepTimes(time.monotonic)
     observers = Observers([step_times])
-    kv_cache = KVCacheManager(kv_config, config.cache.enable_prefix_caching)
+    kv_cache = KVCacheManager(kv_config, config.cache.enable_prefix_caching, observers)
     deadlines = Deadlines(time.monotonic, step_times, config.scheduler.max_num_batched_tokens)
     scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints, observers)
     for observer in make_observers(config.observation, scheduler):

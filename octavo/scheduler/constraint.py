@@ -60,6 +60,18 @@ class TokenBudget(StatelessConstraint):
         return min(count, budget.num_tokens)
 
 
+class StepAlignment(StatelessConstraint):
+    """Steps that cross a block's end stop at one, so that there is a recurrent state to be cached."""
+
+    def __init__(self, alignment: int) -> None:
+        self.alignment = alignment
+
+    def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
+        """Up to the last multiple of `alignment` after `start`, if there is one."""
+        aligned = (start + count) // self.alignment * self.alignment
+        return aligned - start if aligned > start else count
+
+
 class WholePrompts(StatelessConstraint):
     """Chunked prefill is off: a request starts only in a step that has room for all of its tokens."""
 
@@ -119,8 +131,8 @@ class TenantShare(StatelessConstraint):
         return max(min(count, most - budget.prefill_tokens[tenant]), 0)
 
 
-def create_constraints(config: SchedulerConfig) -> list[Constraint]:
-    """The constraints that `config` asks for, in the order in which they have their say."""
+def create_constraints(config: SchedulerConfig, step_alignment: int) -> list[Constraint]:
+    """The constraints that `config` and the KV cache ask for, in the order in which they have their say."""
     most = config.max_num_batched_tokens
     threshold = config.long_prefill_token_threshold
     constraints: list[Constraint] = []
@@ -133,6 +145,8 @@ def create_constraints(config: SchedulerConfig) -> list[Constraint]:
     if config.scheduling_policy == "fair" and config.enable_chunked_prefill:
         constraints.append(TenantShare(least=-(-most // 8)))
     constraints.append(TokenBudget())
+    if config.enable_chunked_prefill and step_alignment > 1:
+        constraints.append(StepAlignment(step_alignment))
     if config.max_num_partial_prefills is not None:
         constraints.append(PartialPrefills(config.max_num_partial_prefills))
     return constraints

@@ -38,7 +38,7 @@ class Scheduler(RequestLifecycle):
         constraints: Sequence[Constraint] = (),
         observer: Observer | None = None,
     ) -> None:
-        all_constraints = [*constraints, *create_constraints(config)]
+        all_constraints = [*constraints, *create_constraints(config, kv_cache.step_alignment)]
         super().__init__(config, kv_cache, max_model_len, all_constraints, observer or Observer())
         _check_chunking(config, self.max_model_len)
         self._in_flight: dict[int, list[ScheduledTurn]] = {}  # by the step's number, the oldest first
@@ -121,7 +121,7 @@ class Scheduler(RequestLifecycle):
             constraint.commit(request, start, count, budget)
 
     def _can_admit(self, request: Request, hit: CacheHit) -> bool:
-        spare = int(self.config.watermark * self.kv_cache.num_usable_blocks) if self.running else 0
+        spare = int(self.config.watermark * self.kv_cache.pool.num_usable_blocks) if self.running else 0
         return self.kv_cache.can_admit(request, hit, spare)
 
     def _admit(

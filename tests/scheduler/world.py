@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from octavo.errors import RequestError
 from octavo.scheduler.request import Request
@@ -13,6 +13,7 @@ from octavo.types.outputs import EngineCoreOutput, FinishReason
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.steps import PauseState, SchedulerOutput
 from tests.fakes import (
+    MAX_ENCODER_TOKENS,
     FakeConstraint,
     FakeExecutor,
     generate_after,
@@ -23,6 +24,21 @@ from tests.fakes import (
     make_scheduler,
 )
 
+# The groups of a world's KV cache.
+KINDS = [
+    ["full"],
+    ["full"],
+    ["full"],
+    ["full", "full"],
+    ["window"],
+    ["window", "window", "full"],
+    ["chunk", "full"],
+    ["chunk", "window"],
+    ["recurrent"],
+    ["recurrent", "full"],
+    ["full", "cross"],
+    ["window", "recurrent", "full", "cross", "chunk"],
+]
 FORCED_ENDS = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -140,16 +156,15 @@ class World:
     def make_scheduler(self) -> Scheduler:
         rng = self.rng
         block_size = rng.choice([1, 2, 3, 4])
-        kinds = rng.choice([("full",), ("full",), ("full", "full")])
         max_model_len = rng.choice([2, 5, 10, 16, 24])
-        # From a prompt token and an answer to three times the longest sequence, and the null block.
-        per_group = rng.randint(-(-2 // block_size), max(3 * max_model_len // block_size, 2))
-        num_groups = len(kinds)
-        kv_config = make_kv_config(
-            1 + num_groups * per_group + rng.randrange(num_groups), block_size, num_groups
-        )
         chunked = rng.random() < 0.7
         most = rng.choice([1, 4, 8, 16, 32]) if chunked else max_model_len + rng.randint(0, 4)
+        layout = make_kv_config(
+            1, block_size, kinds=rng.choice(KINDS), reach=rng.randint(1, 10), max_chunk=most
+        )
+        # From a prompt token and an answer to three times the longest sequence, and the null block.
+        fewest, enough = layout.num_blocks_for(2), 3 * layout.num_blocks_for(max_model_len)
+        kv_config = replace(layout, num_blocks=1 + rng.randint(fewest, max(fewest, enough)))
         throttles = {
             "max_num_partial_prefills": rng.choice([None, 1, 2]),
             "prefill_schedule_interval": rng.choice([1, 2, 5]),
@@ -233,6 +248,7 @@ class World:
             priority=rng.randint(0, 2) if self.policy == "priority" else 0,
             arrival_time=float(self.num_added // 2 if self.policy == "priority" else self.num_added),
             cache_salt=rng.choice([None, None, None, "pepper"]),
+            num_encoder_tokens=rng.choice([0, 0, 1, MAX_ENCODER_TOKENS]),
             tenant=rng.choice("abc"),
             resumable=resumable,
             deadline_s=rng.choice([1.0, 5.0, 20.0]) if rng.random() < 0.05 else None,
