@@ -139,19 +139,18 @@ class KVCacheManager:
         """Give back everything the request holds. Nothing happens for one that holds nothing.
 
         Its first `num_computed_tokens` tokens, whose KV is known to be written, can be found from now on, to
-        the last one. A block that was to be copied for it counts as written only once a step has run.
+        the last one.
         """
         held = self._held.get(request.request_id)
         if held is None:
             return
-        unmade = self._copies.pop(request.request_id, [])
-        if num_computed_tokens and not unmade and self._is_cached(request):
+        if num_computed_tokens and self._is_cached(request):
             self.cache_blocks(request, num_computed_tokens)
             self._cache_tail(request, held, num_computed_tokens)
         del self._held[request.request_id]
         self._num_promised -= held.num_promised
         self.coordinator.free(held)
-        self.pool.free_blocks([source for source, _ in unmade])
+        self.pool.free_blocks([source for source, _ in self._copies.pop(request.request_id, [])])
 
     def get_num_common_prefix_blocks(self, request: CacheableRequest, num_running: int) -> list[int]:
         """Per group the leading blocks that all `num_running` running requests share, `request` being one."""

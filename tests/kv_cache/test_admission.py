@@ -91,6 +91,19 @@ def test_blocks_that_a_window_gives_back_stay_promised_until_its_prompt_is_done(
     assert manager.can_admit(three, manager.get_computed_blocks(three))
 
 
+def test_nothing_is_promised_to_a_window_whose_prompt_is_done() -> None:
+    # A step of 8 tokens needs up to 4 blocks at once, and one of a single token 3.
+    manager = make_manager(1 + 4 + 3, kinds=["window"], reach=6, max_chunk=8)
+    request = a_request(list(range(16)))
+    start(manager, request, 8)
+    proceed(manager, request, 8)
+    for _ in range(12):
+        assert generate(manager, request)
+    newcomer = a_request(list(range(50, 90)))
+    assert manager.usage == pytest.approx(3 / 7)
+    assert manager.can_admit(newcomer, manager.get_computed_blocks(newcomer))
+
+
 def test_windows_that_share_what_they_will_give_back_do_not_count_on_it() -> None:
     manager = make_manager(1 + 6, kinds=["window"], reach=9, max_chunk=4)
     stem = list(range(12))

@@ -137,6 +137,14 @@ def test_a_window_gives_back_even_where_there_is_too_little_for_more() -> None:
     manager.check()
 
 
+def test_of_what_slides_out_of_a_window_at_once_the_end_is_forgotten_first() -> None:
+    manager = make_manager(7, kinds=["window"], reach=2)
+    request = a_request(list(range(17)))
+    _, ids = start(manager, request, 16)
+    manager.allocate_slots(request, 1)  # takes one of the two blocks that were never used
+    assert [block.block_id for block in manager.pool.free_block_queue] == [6, *reversed(ids[:3])]
+
+
 def test_a_window_in_sight_is_hit_and_what_lies_before_it_is_not_held() -> None:
     manager = make_manager(60, kinds=["window"], reach=6)
     prompt = list(range(24))
@@ -318,6 +326,16 @@ def test_no_digest_is_believed_where_anything_attends_to_everything(
 
 def num_common(one: list[list[int]], other: list[list[int]]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
+
+
+@pytest.mark.parametrize("kinds", [["full", "full"], ["window", "full"]], ids="+".join)
+def test_ends_of_sequences_are_forgotten_first_in_all_groups_alike(kinds: list[str]) -> None:
+    manager = make_manager(1 + 20, kinds=kinds, reach=100)
+    prompt = list(range(40))
+    ask(manager, prompt)
+    for num_taken in (4, 10):
+        manager.pool.free_blocks(manager.pool.get_new_blocks(num_taken))
+        assert num_cached(manager, [*prompt, 99]) == 40 - 4 * num_taken // 2
 
 
 def test_only_what_keeps_all_blocks_has_a_common_prefix() -> None:

@@ -238,6 +238,7 @@ def test_a_content_with_two_identities_is_removed_with_the_last_of_them() -> Non
     pool.index.remove(pool.blocks[1])
     again = publish(pool, [1, 2, 3, 4])
     assert end.prefix is not again[1].prefix
+    assert pool.index.find(hashes_of([1, 2, 3, 4])[1], None) is again[1].prefix, "the latest"
     digests = [block_hash.digest for block_hash in hashes_of([1, 2, 3, 4])]
     assert [entry[0] for entry in diary.take()] == [*digests, digests[0], digests[0]]
     pool.index.remove(end)
