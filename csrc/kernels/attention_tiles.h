@@ -18,6 +18,7 @@ namespace octavo::OCTAVO_ISA {
 // How AttentionThread computes a chunk.
 class AttentionTiles {
   public:
+    using Number = uint16_t;
     using Operand = uint16_t;
     // Two tiles: with two of K or V and four of sums, all eight there are.
     static constexpr int MAX_ROWS = 32;

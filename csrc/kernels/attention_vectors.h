@@ -174,6 +174,7 @@ void attend_rows(const typename Element::Operand* queries, const Chunk& chunk, c
 template <class Element>
 class AttentionVectors {
   public:
+    using Number = typename Element::Number;
     using Operand = typename Element::Operand;
     static constexpr int MAX_ROWS = VECTOR_ROWS;
 
