@@ -139,6 +139,13 @@ OCTAVO_INLINE void store_operands(uint16_t* p, f32x16 x) {
 // Scale, cap and mask a row's scores of `groups`. Returns the greatest, in some lane.
 OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span groups, Span seen) {
     f32x16 greatest = splat(MINUS_INFINITY);
+    if (!chunk.has_scales && chunk.soft_cap == 0 && seen.begin <= groups.begin * GROUP &&
+        groups.end * GROUP <= seen.end) {
+        for (int group = groups.begin; group < groups.end; ++group) {
+            greatest = max(load(scores + group * GROUP), greatest);
+        }
+        return greatest;
+    }
     for (int group = groups.begin; group < groups.end; ++group) {
         f32x16 s = load(scores + group * GROUP);
         if (chunk.has_scales) {
@@ -157,13 +164,10 @@ OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span group
     return greatest;
 }
 
-// From a row's scores to its weights: 0 for the tokens of `groups` outside `seen`. Completes the row's record
-// but for the values.
+// From a row's finished scores to its weights. Completes the row's record but for the values.
 template <class Operand>
-OCTAVO_INLINE void softmax(float* scores, const Chunk& chunk, Span groups, Span seen, Operand* weights,
-                           float* record) {
-    const f32x16 greatest = finish_scores(scores, chunk, groups, seen);
-    const float reference = larger(LOWEST, reduce_max(greatest) * LOG2_E);
+OCTAVO_INLINE void weigh_scores(const float* scores, const Chunk& chunk, Span groups, float reference,
+                                Operand* weights, float* record) {
     f32x16 sums = zeros();
     for (int group = groups.begin; group < groups.end; ++group) {
         f32x16 weight = exp2(fma(load(scores + group * GROUP), splat(LOG2_E), splat(-reference)));
@@ -175,6 +179,23 @@ OCTAVO_INLINE void softmax(float* scores, const Chunk& chunk, Span groups, Span 
     }
     store(record + chunk.head_size, sums);
     store(record + chunk.head_size + GROUP, splat(reference));
+}
+
+// From scores [num_rows][CHUNK] to weights of the same shape: 0 for the tokens of `groups` that a row does not
+// see. Completes the rows' records but for the values. First all rows' greatest scores: what takes long to find
+// of one is found of several at a time.
+template <int MAX_ROWS, class Operand>
+OCTAVO_INLINE void softmax(float* scores, int num_rows, const Chunk& chunk, Span groups, const Span* seen,
+                           Operand* weights, float* records) {
+    float references[MAX_ROWS];
+    for (int row = 0; row < num_rows; ++row) {
+        const f32x16 greatest = finish_scores(scores + row * CHUNK, chunk, groups, seen[row]);
+        references[row] = larger(LOWEST, reduce_max(greatest) * LOG2_E);
+    }
+    for (int row = 0; row < num_rows; ++row) {
+        weigh_scores(scores + row * CHUNK, chunk, groups, references[row], weights + row * CHUNK,
+                     records + row * record_size(chunk.head_size));
+    }
 }
 
 }  // namespace octavo::OCTAVO_ISA
