@@ -1,6 +1,7 @@
 #include "program/kv_cache.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <limits>
@@ -70,6 +71,10 @@ void zero_blocks(KVCacheGroup& self, nb::handle block_ids) {
     }
 }
 
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> bytes_of(KVCacheGroup& self) {
+    return {self.shape().data, {static_cast<size_t>(self.num_bytes())}, nb::find(self)};
+}
+
 }  // namespace
 
 void bind_kv_cache(nb::module_& module) {
@@ -78,6 +83,8 @@ void bind_kv_cache(nb::module_& module) {
         .def("__init__", &make, nb::kw_only(), nb::arg("type"), nb::arg("num_layers"), nb::arg("num_blocks"),
              nb::arg("block_size"), nb::arg("num_kv_heads"), nb::arg("head_size"))
         .def_prop_ro("num_bytes", &KVCacheGroup::num_bytes)
+        .def_prop_ro("bytes", &bytes_of,
+                     "All of it, uint8 [num_bytes], as program/instructions.h lays it out.")
         .def("zero_blocks", &zero_blocks, nb::arg("block_ids"),
              "Set K and V of the blocks int32 [k] to zero in every layer.");
     module.def(

@@ -168,9 +168,12 @@ class AttentionThread {
     // Leaves `pages` as they were taken.
     void compute_chunk(const Tile& tile, int index, GroupPage* pages, const GroupPage* ahead, float* others) {
         const int num_rows = tile.num_tokens * rows_per_token_;
-        for (int row = 0; row < num_rows; ++row) {
-            const Span seen = seen_from(instruction_, tile.position + row / rows_per_token_, tile.seq_len);
-            seen_[row] = {larger(seen.begin - index * CHUNK, 0), smaller(seen.end - index * CHUNK, CHUNK)};
+        for (int token = 0; token < tile.num_tokens; ++token) {
+            const Span seen = seen_from(instruction_, tile.position + token, tile.seq_len);
+            for (int i = 0; i < rows_per_token_; ++i) {
+                seen_[token * rows_per_token_ + i] = {larger(seen.begin - index * CHUNK, 0),
+                                                      smaller(seen.end - index * CHUNK, CHUNK)};
+            }
         }
         const Span groups = Chunks::groups(seen_, num_rows);
         if constexpr (sizeof(Number) == sizeof(uint16_t)) {
