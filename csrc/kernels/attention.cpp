@@ -165,7 +165,7 @@ class AttentionThread {
     }
 
     // Fold the chunk into the tile's records, or if there are `others` write its records there.
-    // Leaves `pages` as they were taken.
+    // `pages` become those that are multiplied with: some are copies.
     void compute_chunk(const Tile& tile, int index, GroupPage* pages, const GroupPage* ahead, float* others) {
         const int num_rows = tile.num_tokens * rows_per_token_;
         for (int token = 0; token < tile.num_tokens; ++token) {

@@ -19,7 +19,8 @@ namespace octavo::OCTAVO_ISA {
 
 constexpr int END = 0x7fffffff;  // of all contexts
 
-constexpr int64_t MOST_KEPT = 16 << 20;  // numbers, in the shared scratch
+// Numbers in the shared scratch between two passes. Room for them is reserved, and touched only when used.
+constexpr int64_t MOST_KEPT = 16 << 20;
 
 // One way through the tokens of a step.
 struct Pass {
@@ -51,9 +52,9 @@ OCTAVO_INLINE int64_t num_kept(const Attention& instruction, int64_t num_tokens)
     return num_tokens * instruction.num_heads * record_size(instruction.cache.head_size);
 }
 
-// In units of what computing a row over 16 tokens costs: to keep a record and take it up again, and to wait once
-// more. Measured with 2 to 32 requests and prefixes of 128 to 1024 tokens: keeping takes 3 to 5 units, and as
-// many are lost with one chunk in advance, where threads no longer end together.
+// In units of what computing a row over 16 tokens costs: to keep a record and take it up again, and for each
+// thread to wait once more. Measured with 2 to 32 requests and prefixes of 128 to 1024 tokens: keeping takes 3 to
+// 5 units, and about as many are lost where threads end at different times.
 constexpr int KEEPING_COST = 8, WAITING_COST = 50;
 
 // How many tokens of the prefix that all requests share to attend to in advance; 0 if it does not pay.
