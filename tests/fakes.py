@@ -7,27 +7,39 @@ follows. So a token computed over anything but its request's own context shows i
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.deadlines import Deadlines, StepTimes
+from octavo.engine.executor import InprocExecutor
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.constraint import Constraint
 from octavo.scheduler.request import Request
 from octavo.scheduler.scheduler import Scheduler
-from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
+from octavo.types.kv import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroup,
+    KVCacheSpec,
+    RecurrentStateSpec,
+    SlidingWindowSpec,
+)
 from octavo.types.outputs import EngineCoreOutput, FinishReason
 from octavo.types.params import SamplingParams
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import BlockIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from tests.fake_groups import GARBAGE, ZERO, Memory, make_fake_group
 
 VOCAB_SIZE = 50
 EOS = 0
 EMPTY_PREFIX = 1
-GARBAGE = None  # KV that was never written, or that a failed step left behind
+MAX_ENCODER_TOKENS = 7
 
 
 # -------------------------------------------------------------------------------------------------- factories
@@ -52,16 +64,34 @@ def make_request(
     )
 
 
-def make_kv_config(num_blocks: int, block_size: int = 4, num_groups: int = 1) -> KVCacheConfig:
-    """A cache of `num_blocks` blocks, the null block included, for `num_groups` groups of one layer each."""
-    groups = tuple(
-        KVCacheGroup(
-            FullAttentionSpec(block_size, num_kv_heads=1, head_size=1 + group, head_bytes=8 * (1 + group)),
-            (group,),
-        )
-        for group in range(num_groups)
-    )
-    return KVCacheConfig(num_blocks, groups)
+def make_kv_config(
+    num_blocks: int,
+    block_size: int = 4,
+    num_groups: int = 1,
+    kinds: Sequence[str] = (),
+    reach: int = 6,
+    max_chunk: int = 10_000,
+) -> KVCacheConfig:
+    """A cache of `num_blocks` blocks, the null block included, for `num_groups` groups of full attention, or
+    one of each of `kinds`, of one layer each. Windows and chunks are of `reach` tokens.
+    """
+    groups = [
+        KVCacheGroup(_make_spec(kind, block_size, reach), (layer,))
+        for layer, kind in enumerate(kinds or ["full"] * num_groups)
+    ]
+    return KVCacheConfig(num_blocks, tuple(groups), max_chunk)
+
+
+def _make_spec(kind: str, block_size: int, reach: int) -> KVCacheSpec:
+    heads = (block_size, 1, 1, 8)
+    specs = {
+        "full": FullAttentionSpec(*heads),
+        "window": SlidingWindowSpec(*heads, window=reach),
+        "chunk": ChunkedLocalAttentionSpec(*heads, chunk_size=reach),
+        "cross": CrossAttentionSpec(*heads, max_encoder_tokens=MAX_ENCODER_TOKENS),
+        "recurrent": RecurrentStateSpec(block_size, state_bytes=8 * block_size),
+    }
+    return specs[kind]
 
 
 def make_scheduler(
@@ -76,11 +106,25 @@ def make_scheduler(
     return Scheduler(SchedulerConfig(**settings), kv_cache, max_model_len, constraints)
 
 
-def make_core(num_blocks: int, block_size: int = 4, num_groups: int = 1, **settings: object) -> EngineCore:
+def make_core(
+    num_blocks: int,
+    block_size: int = 4,
+    num_groups: int = 1,
+    kinds: Sequence[str] = (),
+    reach: int = 6,
+    **settings: object,
+) -> EngineCore:
     """An engine core on a FakeExecutor; `settings` are those of `make_scheduler`."""
-    kv_config = make_kv_config(num_blocks, block_size, num_groups)
-    scheduler = make_scheduler(kv_config, **settings)
-    return EngineCore(scheduler, FakeExecutor(kv_config, scheduler.config))
+    max_chunk = settings.get("max_num_batched_tokens", SchedulerConfig().max_num_batched_tokens)
+    kv_config = make_kv_config(num_blocks, block_size, num_groups, kinds, reach, max_chunk)
+    return make_core_of(make_scheduler(kv_config, **settings))
+
+
+def make_core_of(scheduler: Scheduler, clock: Callable[[], float] = lambda: 0.0) -> EngineCore:
+    """An engine core that runs `scheduler`'s steps on a FakeExecutor, and looks at `clock`."""
+    runner = FakeExecutor(scheduler.kv_cache.config, scheduler.config)
+    deadlines = Deadlines(clock, StepTimes(clock), scheduler.config.max_num_batched_tokens)
+    return EngineCore(scheduler, InprocExecutor(runner), deadlines)
 
 
 # ----------------------------------------------------------------------------------------------- pseudo model
@@ -107,9 +151,16 @@ def prefixes_of(token_ids: Iterable[int]) -> list[int]:
 
 def generate_alone(request: EngineCoreRequest, max_model_len: int) -> tuple[list[int], FinishReason]:
     """What `request` gets when nobody else is there, worked out without any part of the engine."""
+    return generate_after(request.prompt_token_ids, request, max_model_len)
+
+
+def generate_after(
+    context: Sequence[int], request: EngineCoreRequest, max_model_len: int
+) -> tuple[list[int], FinishReason]:
+    """The same after `context`, of which `request`'s prompt is the end: what a session's turn gets."""
     params = request.sampling_params
-    prefix = prefixes_of(request.prompt_token_ids)[-1]
-    room = max_model_len - len(request.prompt_token_ids)
+    prefix = prefixes_of(context)[-1]
+    room = max_model_len - len(context)
     generated: list[int] = []
     for _ in range(room if params.max_tokens is None else min(params.max_tokens, room)):
         token_id = sample(prefix)
@@ -152,7 +203,9 @@ class FakeRow:
     token_ids: list[int]
     prefixes: list[int]  # of each beginning of token_ids
     num_computed_tokens: int
-    tables: list[list[int]]  # per group
+    tables: list[list[int]]  # per group; 0 where there is no block, or none that is in sight any longer
+    num_skipped: list[int]  # per group, leading entries that are out of sight
+    is_void: bool = False  # it failed, and nobody cares what becomes of it
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
@@ -167,12 +220,13 @@ class FakeExecutor:
     """
 
     def __init__(self, kv_config: KVCacheConfig, config: SchedulerConfig) -> None:
-        self.block_size = kv_config.groups[0].spec.block_size
+        self.groups = [make_fake_group(group.spec) for group in kv_config.groups]
         self.config = config
         self.rows: dict[int, FakeRow] = {}
         self.row_of: dict[str, int] = {}
         self.num_holders = [0] * kv_config.num_blocks
-        self.kv: list[list[int | None]] = [[GARBAGE] * self.block_size for _ in range(kv_config.num_blocks)]
+        block_size = kv_config.groups[0].spec.block_size
+        self.kv: Memory = [[GARBAGE] * block_size for _ in range(kv_config.num_blocks)]
         self.fails_in: str | None = None
         self.invalid: set[tuple[str, int]] = set()
         self.outputs: list[SchedulerOutput] = []  # every step so far
@@ -187,13 +241,25 @@ class FakeExecutor:
     def _run(self, output: SchedulerOutput) -> None:
         self._update(output)
         self._check_counts(output)
+        self._prepare_blocks(output)
         if self.fails_in == "forward" and output.num_scheduled_tokens:
             self._fail(output)
         for req_id, count in output.num_scheduled_tokens.items():
             row = self.rows[self.row_of[req_id]]
-            for table in row.tables:
-                self._forward(row, table, count)
+            if not row.is_void:
+                self._forward(row, count)
             row.num_computed_tokens += count
+
+    def _forward(self, row: FakeRow, count: int) -> None:
+        """Read the context from the cache, and write the step's tokens to it."""
+        start, stop = row.num_computed_tokens, row.num_computed_tokens + count
+        assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
+        for group, table in zip(self.groups, row.tables, strict=True):
+            written = {table[index] for index in group.written(start, stop, len(table))}
+            assert all(self.num_holders[block_id] == 1 for block_id in written), (
+                f"{row.req_id} writes to a shared block, or to none"
+            )
+            group.forward(self.kv, row, table, start, stop)
 
     def sample_tokens(self) -> ModelRunnerOutput:
         scheduled = self.outputs[-1].num_scheduled_tokens
@@ -203,10 +269,14 @@ class FakeExecutor:
         for req_id in scheduled:
             row = self.rows[self.row_of[req_id]]
             length = row.num_computed_tokens
+            if row.is_void:
+                sampled[req_id] = [VOCAB_SIZE - 1]
+                continue
             if length < len(row.token_ids):
                 continue
             if (req_id, length) in self.invalid:
                 self._spoil(row, scheduled[req_id])
+                row.is_void = True
                 sampled[req_id] = [INVALID_TOKEN_ID]
             else:
                 sampled[req_id] = [sample(row.prefixes[-1])]
@@ -217,8 +287,9 @@ class FakeExecutor:
         for req_id in output.finished_req_ids | output.preempted_req_ids:
             if req_id in self.row_of:
                 row = self.rows.pop(self.row_of.pop(req_id))
-                for block_id in chain.from_iterable(row.tables):
-                    self.num_holders[block_id] -= 1
+                self._drop(chain.from_iterable(row.tables))
+        for row in self.rows.values():
+            self._skip(row)
         for request in output.scheduled_new_reqs:
             self._admit(request)
         cached = output.scheduled_cached_reqs
@@ -234,7 +305,15 @@ class FakeExecutor:
         assert 0 < request.num_prompt_tokens <= len(request.token_ids)
         tables: list[list[int]] = [[] for _ in request.block_ids]
         token_ids = list(request.token_ids)
-        row = FakeRow(request.req_id, token_ids, prefixes_of(token_ids), request.num_computed_tokens, tables)
+        num_skipped = [0] * len(tables)
+        row = FakeRow(
+            request.req_id,
+            token_ids,
+            prefixes_of(token_ids),
+            request.num_computed_tokens,
+            tables,
+            num_skipped,
+        )
         self.rows[request.row] = row
         self.row_of[request.req_id] = request.row
         self._give(row, request.block_ids)
@@ -242,11 +321,33 @@ class FakeExecutor:
     def _give(self, row: FakeRow, block_ids: BlockIds) -> None:
         for table, new_ids in zip(row.tables, block_ids, strict=True):
             table += new_ids
-            for block_id in new_ids:
+            for block_id in filter(None, new_ids):
                 self.num_holders[block_id] += 1
-        held = list(chain.from_iterable(row.tables))
+        held = list(filter(None, chain.from_iterable(row.tables)))
         assert len(held) == len(set(held)), f"{row.req_id} holds a block twice"
-        assert min(held) > 0, f"{row.req_id} was given the null block"
+
+    def _skip(self, row: FakeRow) -> None:
+        """Let go of what no later token of the row sees: the core may give it to others now."""
+        for number, (group, table) in enumerate(zip(self.groups, row.tables, strict=True)):
+            start, stop = row.num_skipped[number], group.num_skipped(row.num_computed_tokens)
+            self._drop(table[start:stop])
+            table[start:stop] = [0] * (stop - start)
+            row.num_skipped[number] = stop
+
+    def _drop(self, block_ids: Iterable[int]) -> None:
+        for block_id in filter(None, block_ids):
+            self.num_holders[block_id] -= 1
+
+    def _prepare_blocks(self, output: SchedulerOutput) -> None:
+        """Zero blocks, then copy blocks: each is somebody's, and nobody else's."""
+        zeroed = output.new_block_ids_to_zero or []
+        for block_id in [*zeroed, *(target for _, target in output.kv_cache_block_copies)]:
+            assert self.num_holders[block_id] == 1, "a block is overwritten that is not one request's alone"
+        for block_id in zeroed:
+            self.kv[block_id] = [ZERO] * len(self.kv[block_id])
+        for source, target in output.kv_cache_block_copies:
+            assert self.kv[source][0] is not GARBAGE, "what is copied was never written"
+            self.kv[target] = list(self.kv[source])
 
     def _check_counts(self, output: SchedulerOutput) -> None:
         counts = output.num_scheduled_tokens
@@ -262,31 +363,21 @@ class FakeExecutor:
                 "the common prefix is not common"
             )
 
-    def _forward(self, row: FakeRow, table: list[int], count: int) -> None:
-        """Read the context from the cache, and write the step's tokens to it."""
-        start, stop = row.num_computed_tokens, row.num_computed_tokens + count
-        assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
-        context = islice(chain.from_iterable(map(self.kv.__getitem__, table)), start)
-        assert list(context) == row.prefixes[:start], f"{row.req_id} sees a context that is not its own"
-        written = table[start // self.block_size : -(-stop // self.block_size)]
-        assert all(self.num_holders[block_id] == 1 for block_id in written), (
-            f"{row.req_id} writes to a shared block"
-        )
-        for position in range(start, stop):
-            self.kv[table[position // self.block_size]][position % self.block_size] = row.prefixes[position]
-
     def _spoil(self, row: FakeRow, count: int) -> None:
         """Leave garbage where the last `count` of the row's computed tokens lie."""
-        for table in row.tables:
-            for position in range(row.num_computed_tokens - count, row.num_computed_tokens):
-                self.kv[table[position // self.block_size]][position % self.block_size] = GARBAGE
+        stop = row.num_computed_tokens
+        for group, table in zip(self.groups, row.tables, strict=True):
+            group.spoil(self.kv, table, stop - count, stop)
 
     def _fail(self, output: SchedulerOutput) -> None:
         if self.fails_in == "forward":
             for req_id, count in output.num_scheduled_tokens.items():
                 self.rows[self.row_of[req_id]].num_computed_tokens += count
         for req_id, count in output.num_scheduled_tokens.items():
-            self._spoil(self.rows[self.row_of[req_id]], count)
+            row = self.rows[self.row_of[req_id]]
+            if not row.is_void:
+                self._spoil(row, count)
+            row.is_void = True
         self.fails_in = None
         raise RuntimeError("this step was told to fail")
 

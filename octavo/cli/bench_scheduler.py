@@ -16,12 +16,13 @@ from rich.table import Table
 from octavo.config import SchedulerConfig
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.scheduler import Scheduler
-from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
+from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup, SlidingWindowSpec
 from octavo.types.params import SamplingParams
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.steps import ModelRunnerOutput, SchedulerOutput
 
 BLOCK_SIZE = 16
+WINDOW = 512  # tokens
 NUM_WARM_UP_STEPS = 20
 TOKEN_ID = 7  # what every request generates, for ever
 PARAMS = SamplingParams(temperature=0.0, seed=0, max_tokens=None, ignore_eos=True)
@@ -34,6 +35,7 @@ class SchedulerCase:
     num_running: int
     num_waiting: int = 0
     position: int = 100  # tokens each running request has when measuring begins
+    num_windows: int = 0  # groups of layers that see a window, besides one that sees everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ STANDARD_CASES = (
     SchedulerCase(num_running=1, position=4000),
     SchedulerCase(num_running=64),
     SchedulerCase(num_running=64, position=4000),
+    SchedulerCase(num_running=64, position=4000, num_windows=5),
     SchedulerCase(num_running=64, num_waiting=10_000),
     SchedulerCase(num_running=256, num_waiting=1000),
     SchedulerCase(num_running=256, num_waiting=10_000),
@@ -70,10 +73,10 @@ def measure(case: SchedulerCase, num_steps: int = 300, num_runs: int = 5) -> Sch
 def render(costs: Sequence[SchedulerCost]) -> Table:
     """The costs as a table, a line each."""
     table = Table(title="The scheduler's cost of a step, in µs")
-    for heading in ("running", "waiting", "position", "schedule", "update", "step", "per request"):
+    for heading in ("running", "waiting", "position", "windows", "schedule", "update", "step", "per request"):
         table.add_column(heading, justify="right")
     for cost in costs:
-        counts = (cost.case.num_running, cost.case.num_waiting, cost.case.position)
+        counts = (cost.case.num_running, cost.case.num_waiting, cost.case.position, cost.case.num_windows)
         times = (cost.schedule_us, cost.update_us, cost.step_us)
         table.add_row(
             *(f"{count:,}" for count in counts), *(f"{us:.0f}" for us in times), f"{cost.us_per_request:.1f}"
@@ -104,8 +107,8 @@ def _make_scheduler(case: SchedulerCase, num_steps: int) -> Scheduler:
     # Lengths differ by up to a block, so that about equally many requests need a new block in each step.
     prompts = [_prompt(number, case.position + number % BLOCK_SIZE) for number in range(case.num_running)]
     num_blocks = 1 + sum(-(-(len(prompt) + num_steps + 1) // BLOCK_SIZE) for prompt in prompts)
-    spec = FullAttentionSpec(BLOCK_SIZE, num_kv_heads=1, head_size=1, head_bytes=2)
-    kv_cache = KVCacheManager(KVCacheConfig(num_blocks, (KVCacheGroup(spec, (0,)),)))
+    num_blocks *= 1 + case.num_windows
+    kv_cache = KVCacheManager(KVCacheConfig(num_blocks, _make_groups(case), max(map(len, prompts))))
     config = SchedulerConfig(
         max_num_batched_tokens=sum(map(len, prompts)),
         max_num_seqs=case.num_running + 1,
@@ -118,6 +121,14 @@ def _make_scheduler(case: SchedulerCase, num_steps: int) -> Scheduler:
     for number, prompt in enumerate(prompts):
         scheduler.add_request(_request(number, prompt))
     return scheduler
+
+
+def _make_groups(case: SchedulerCase) -> tuple[KVCacheGroup, ...]:
+    full = FullAttentionSpec(BLOCK_SIZE, num_kv_heads=1, head_size=1, head_bytes=2)
+    window = SlidingWindowSpec(BLOCK_SIZE, num_kv_heads=1, head_size=1, head_bytes=2, window=WINDOW)
+    return tuple(
+        KVCacheGroup(spec, (layer,)) for layer, spec in enumerate([full, *[window] * case.num_windows])
+    )
 
 
 def _prompt(number: int, length: int) -> list[int]:

@@ -1,45 +1,63 @@
-"""A block, and the queue of blocks that nobody holds."""
+"""A block, the content that makes it worth keeping, and the queue of blocks that nobody holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from octavo.kv_cache.hashing import BlockHash
+from octavo.kv_cache.hashing import NO_DIGEST, BlockHash
+
+NO_PREFIX = 0  # the id of the empty sequence, with which all begin
 
 
 class KVCacheBlock:
     """A fixed number of token slots in a row. Mutable; owned by the `BlockPool`, shared by its holders."""
 
-    __slots__ = (
-        "block_hash",
-        "block_id",
-        "group_id",
-        "is_null",
-        "next_free",
-        "parent_prefix_id",
-        "prefix_id",
-        "prev_free",
-        "ref_cnt",
-    )
+    __slots__ = ("block_id", "group_id", "is_null", "next_free", "prefix", "prev_free", "ref_cnt")
 
     def __init__(self, block_id: int, is_null: bool = False) -> None:
         self.block_id = block_id
         self.is_null = is_null
-        self.ref_cnt = 0  # requests that hold it; not kept for the null block
-        self.block_hash: BlockHash | None = None  # set while its content can be found in the prefix cache
+        self.ref_cnt = 0  # requests that hold it, and copies to be made of it; not kept for the null block
+        self.prefix: CachedPrefix | None = None  # set while its content can be found in the prefix cache
         self.group_id = 0  # KV cache group it was published in
-        self.prefix_id = 0  # stands for the exact sequence from its start through this block; 0 = not cached
-        self.parent_prefix_id = 0  # the same for the block before it; 0 = it is the first
         self.prev_free: KVCacheBlock | None = None
         self.next_free: KVCacheBlock | None = None
 
-    def forget_content(self) -> None:
-        """Make it an uncached block."""
-        self.block_hash = None
-        self.group_id = self.prefix_id = self.parent_prefix_id = 0
-
     def __repr__(self) -> str:
-        return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt}, cached={self.block_hash is not None})"
+        return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt}, cached={self.prefix is not None})"
+
+
+class CachedPrefix:
+    """The beginning of a sequence through one of its blocks, and the blocks that hold this last part of it.
+
+    Its id stands for the exact tokens (and extra keys) from the start, so following ids from parent to child
+    compares whole sequences. The parent itself may have been forgotten since.
+    """
+
+    __slots__ = ("block_hash", "blocks", "num_groups", "parent_id", "prefix_id")
+
+    def __init__(self, block_hash: BlockHash, prefix_id: int, parent_id: int, num_groups: int) -> None:
+        self.block_hash = block_hash  # of its last block; no digest where that block is not full
+        self.prefix_id = prefix_id
+        self.parent_id = parent_id  # of the prefix one block shorter; NO_PREFIX = it is the first block
+        # Per group; several where several requests computed the same at once.
+        self.blocks: tuple[list[KVCacheBlock], ...] = tuple([[] for _ in range(num_groups)])
+        self.num_groups = 0  # that have a block of it
+
+    def get_block(self, group_id: int) -> KVCacheBlock:
+        """The one of the group's blocks that most hold: it costs least to hold that too."""
+        twins = self.blocks[group_id]
+        return twins[0] if len(twins) == 1 else max(twins, key=lambda block: block.ref_cnt)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its last block is full."""
+        return self.block_hash.digest != NO_DIGEST
+
+    @property
+    def content(self) -> tuple[bytes, bytes]:
+        """What sets it apart from others with the same parent, and puts those with a common head together."""
+        return self.block_hash.extra_keys, self.block_hash.token_bytes
 
 
 class FreeKVCacheBlockQueue:

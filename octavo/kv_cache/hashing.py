@@ -2,52 +2,90 @@
 
 A block's digest covers its tokens, everything else its KV depends on (extra keys), and its parent's digest,
 so equal digests mean equal sequences from the first token on. SHA-256 makes accidental and deliberate
-collisions equally hopeless; the pool compares tokens on every hit all the same, so a weaker digest would cost
-hits, never correctness.
+collisions equally hopeless. Tokens are compared on every hit all the same, from the start of the sequence
+where any layer attends to all of it: there a weaker digest would cost hits, never correctness.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-NO_PARENT = b""
+from octavo.types.requests import MediaSpan
+
+NO_DIGEST = b""
+TOKEN_BYTES = 4
 
 
 class BlockHash(NamedTuple):
-    """The identity of one full block's content."""
+    """The identity of one block's content."""
 
-    digest: bytes  # 32 bytes
-    token_bytes: bytes  # the block's token ids, 4 bytes each
+    digest: bytes  # 32 bytes; NO_DIGEST for a block that is not full
+    token_bytes: bytes  # the block's token ids, TOKEN_BYTES each, in the machine's order
     extra_keys: bytes  # what besides the tokens its KV depends on, encoded; empty for plain text
 
 
+class HashedRequest(Protocol):
+    """What the hashes of a request's blocks are made of."""
+
+    token_ids: list[int]
+    block_hashes: list[BlockHash]
+    cache_salt: str | None
+    adapter: str | None
+
+    @property
+    def media(self) -> Sequence[MediaSpan]:
+        """Where its prompt stands for something other than text, in order."""
+
+
 def hash_block(parent_digest: bytes, token_ids: Sequence[int], extra_keys: bytes = b"") -> BlockHash:
-    """Hash one full block. `parent_digest` is NO_PARENT for the first block of a sequence."""
-    token_bytes = array("i", token_ids).tobytes()
+    """Hash one full block. `parent_digest` is NO_DIGEST for the first block of a sequence."""
+    token_bytes = encode_tokens(token_ids)
     # The lengths of parent and tokens are fixed, so plain concatenation is unambiguous.
     digest = hashlib.sha256(parent_digest + token_bytes + extra_keys).digest()
     return BlockHash(digest, token_bytes, extra_keys)
 
 
-def extend_block_hashes(
-    hashes: list[BlockHash],
-    token_ids: Sequence[int],
-    num_tokens: int,
-    block_size: int,
-    cache_salt: str | None,
-) -> None:
-    """Append to `hashes` those of the full blocks among the first `num_tokens` of `token_ids` that it lacks.
-
-    `cache_salt` enters the first block, and so through the chain every other.
+def extend_block_hashes(request: HashedRequest, num_tokens: int, block_size: int) -> None:
+    """Append to the request's `block_hashes` what it lacks of those of the full blocks among its first
+    `num_tokens` tokens.
     """
-    parent = hashes[-1].digest if hashes else NO_PARENT
+    hashes = request.block_hashes
+    parent = hashes[-1].digest if hashes else NO_DIGEST
     for start in range(len(hashes) * block_size, num_tokens - block_size + 1, block_size):
-        extra = msgspec.msgpack.encode(("salt", cache_salt)) if cache_salt is not None and start == 0 else b""
-        block_hash = hash_block(parent, token_ids[start : start + block_size], extra)
+        extra_keys = encode_extra_keys(request, start, block_size)
+        block_hash = hash_block(parent, request.token_ids[start : start + block_size], extra_keys)
         hashes.append(block_hash)
         parent = block_hash.digest
+
+
+def encode_tokens(token_ids: Sequence[int]) -> bytes:
+    """Token ids as they stand in a `BlockHash`."""
+    return array("i", token_ids).tobytes()
+
+
+def encode_extra_keys(request: HashedRequest, start: int, block_size: int) -> bytes:
+    """The extra keys of the request's block that begins at token `start`, however full it is.
+
+    A msgpack list, in this order, of ["adapter", key] and ["salt", salt], which the first block has and the
+    chain of hashes carries on, and ["media", identifier, offset from the block's start] for each span that
+    touches the block. Nothing at all where the list would be empty.
+    """
+    if start and not request.media:
+        return b""
+    keys: list[tuple[str | int, ...]] = []
+    if start == 0 and request.adapter is not None:
+        keys.append(("adapter", request.adapter))
+    if start == 0 and request.cache_salt is not None:
+        keys.append(("salt", request.cache_salt))
+    first = bisect_right(request.media, start, key=lambda span: span.offset + span.num_tokens)
+    for span in request.media[first:]:
+        if span.offset >= start + block_size:
+            break
+        keys.append(("media", span.identifier, span.offset - start))
+    return msgspec.msgpack.encode(keys) if keys else b""

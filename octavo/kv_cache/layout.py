@@ -8,7 +8,7 @@ from dataclasses import replace
 from octavo.errors import CapacityError
 from octavo.types.kv import KVCacheConfig, KVCacheGroup, KVCacheSpec
 
-# Share of its pages that a kind of layers may leave unused so that there are fewer groups: a group costs every
+# Share of its pages that a kind of layers may leave unused so that there are fewer groups: each costs every
 # step some time.
 MOST_UNUSED = 0.1
 

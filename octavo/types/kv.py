@@ -78,6 +78,36 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class CrossAttentionSpec(AttentionSpec):
+    """A layer whose tokens see what an encoder made of another input: nothing of it grows as tokens come."""
+
+    max_encoder_tokens: int
+
+    def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
+        """The longest input's, however few the tokens."""
+        return -(-self.max_encoder_tokens // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentStateSpec(KVCacheSpec):
+    """A layer that sums up all tokens before it in a state of fixed size.
+
+    A block holds the state after the last computed token that lies in it.
+    """
+
+    state_bytes: int
+
+    @property
+    def page_bytes(self) -> int:
+        """One state."""
+        return self.state_bytes
+
+    def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
+        """The state that a step begins with and the one that it leaves."""
+        return min(-(-num_tokens // self.block_size), 2)
+
+
+@dataclass(frozen=True, slots=True)
 class KVCacheGroup:
     """Layers with equal specs: they share block ids, so a request has one block table for each group."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 
@@ -13,59 +12,22 @@ from octavo.kv_cache.hashing import BlockHash
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.request import Request
 from octavo.types.params import SamplingParams
-from tests.fakes import make_kv_config, make_request
-
-_names = (f"request {number}" for number in itertools.count())
-
-
-def make_manager(
-    num_blocks: int, block_size: int = 4, num_groups: int = 1, caching: bool = True
-) -> KVCacheManager:
-    return KVCacheManager(make_kv_config(num_blocks, block_size, num_groups), caching)
-
-
-def a_request(prompt: list[int], **fields: object) -> Request:
-    return Request(make_request(next(_names), prompt, **fields), max_model_len=10_000)
-
-
-def start(
-    manager: KVCacheManager, request: Request, num_new_tokens: int | None = None
-) -> tuple[int, list[int]] | None:
-    """Admit `request` and run it as far as said (default: all). Returns (tokens of its hit, block ids)."""
-    hit = manager.get_computed_blocks(request)
-    count = request.num_tokens - hit.num_tokens if num_new_tokens is None else num_new_tokens
-    block_ids = manager.allocate_slots(request, count, hit)
-    if block_ids is None:
-        return None
-    request.num_computed_tokens = hit.num_tokens + count
-    manager.cache_blocks(request, request.num_computed_tokens)
-    manager.check()
-    return hit.num_tokens, block_ids[0]
-
-
-def generate(manager: KVCacheManager, request: Request, token_id: int = 7) -> bool:
-    """Append one token and run it. Returns whether there was a block for it."""
-    request.token_ids.append(token_id)
-    if manager.allocate_slots(request, 1) is None:
-        return False
-    request.num_computed_tokens += 1
-    manager.cache_blocks(request, request.num_computed_tokens)
-    manager.check()
-    return True
-
+from tests.kv_cache.driver import a_request, generate, make_manager, start, table_of
 
 # ------------------------------------------------------------------------------------------------------- hits
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4, 16])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33])
-def test_an_exact_resend_hits_all_blocks_but_the_one_of_the_last_token(block_size: int, length: int) -> None:
+def test_an_exact_resend_of_what_runs_hits_its_full_blocks_but_never_the_last_token(
+    block_size: int, length: int
+) -> None:
     manager = make_manager(100, block_size)
     prompt = list(range(length))
     assert start(manager, a_request(prompt)) is not None
     again = start(manager, a_request(prompt))
     assert again is not None
-    assert again[0] == (length - 1) // block_size * block_size
+    assert again[0] == min(length // block_size * block_size, length - 1)
 
 
 def test_a_longer_prompt_hits_every_full_block_of_the_shorter_one() -> None:
@@ -80,8 +42,9 @@ def test_a_longer_prompt_hits_every_full_block_of_the_shorter_one() -> None:
 def test_a_shorter_prompt_hits_the_beginning_of_a_longer_one() -> None:
     manager = make_manager(100)
     start(manager, a_request(list(range(30))))
-    assert start(manager, a_request(list(range(6))))[0] == 4
-    assert start(manager, a_request(list(range(3))))[0] == 0
+    assert start(manager, a_request(list(range(6))))[0] == 5
+    assert start(manager, a_request(list(range(3))))[0] == 2
+    assert start(manager, a_request(list(range(5))))[0] == 4
 
 
 def test_generated_tokens_are_hit_like_prompt_tokens() -> None:
@@ -165,10 +128,9 @@ def test_two_groups_hit_as_far_as_both_have_the_blocks() -> None:
     prompt = list(range(17))
     first = a_request(prompt)
     start(manager, first)
-    second_group = manager.coordinator.managers[1]
-    lost = second_group.req_to_blocks[first.request_id][2]
+    lost = table_of(manager, first, group_id=1)[2]
     manager.free(first)
-    manager.pool._evict(lost)
+    manager.pool.index.remove(lost)
     hit = manager.get_computed_blocks(a_request(prompt))
     assert hit.num_tokens == 8
     assert [len(blocks) for blocks in hit.blocks] == [2, 2]
@@ -245,7 +207,7 @@ def test_an_allocation_that_does_not_fit_changes_nothing(num_groups: int) -> Non
     assert start(manager, a_request([9] * 5)) is None
     assert list(manager.pool.free_block_queue) == free
     manager.check()
-    assert manager._promised.keys() == {one.request_id, other.request_id}
+    assert manager.get_holders() == {one.request_id, other.request_id}
 
 
 def test_a_hit_that_lies_in_free_blocks_counts_against_the_free_blocks() -> None:
@@ -267,7 +229,7 @@ def test_a_hit_is_safe_from_the_allocation_that_follows_it() -> None:
     held = {block.block_id for blocks in hit.blocks for block in blocks}
     new = a_request([*range(8), *range(30, 37)])
     assert start(manager, new)[0] == 8
-    later = [m.req_to_blocks[new.request_id][2:] for m in manager.coordinator.managers]
+    later = [table_of(manager, new, group_id)[2:] for group_id in range(2)]
     assert not held & {block.block_id for blocks in later for block in blocks}
 
 
@@ -285,56 +247,6 @@ def test_freeing_a_request_that_holds_nothing_does_nothing() -> None:
     manager = make_manager(10)
     manager.free(a_request([1]))
     manager.check()
-
-
-# -------------------------------------------------------------------------------------------------- admission
-
-
-@pytest.mark.parametrize(("length", "fits"), [(11, True), (12, False)], ids=["fits", "too long"])
-def test_admission_wants_room_for_all_tokens_and_one_more(length: int, fits: bool) -> None:
-    manager = make_manager(5)
-    start(manager, a_request([1]))
-    request = a_request(list(range(100, 100 + length)))
-    assert manager.can_admit(request, manager.get_computed_blocks(request)) is fits
-
-
-def test_an_empty_cache_admits_whatever_fits_it_at_all() -> None:
-    manager = make_manager(5)
-    request = a_request(list(range(16)))
-    assert manager.max_num_tokens == 16
-    assert manager.can_admit(request, manager.get_computed_blocks(request))
-
-
-def test_blocks_promised_to_an_unfinished_prompt_are_not_given_to_a_newcomer() -> None:
-    manager = make_manager(10)
-    long, short = a_request(list(range(28))), a_request(list(range(50, 58)))
-    start(manager, long, 4)  # holds one block, is promised six: two are left
-    assert not manager.can_admit(short, manager.get_computed_blocks(short))
-    manager.free(long)
-    assert manager.can_admit(short, manager.get_computed_blocks(short))
-
-
-def test_a_promise_is_kept_as_the_prompt_proceeds() -> None:
-    manager = make_manager(10)
-    long = a_request(list(range(28)))
-    start(manager, long, 4)
-    while long.num_computed_tokens < 28:
-        assert manager._num_promised == 7 - long.num_computed_tokens // 4
-        assert manager.allocate_slots(long, 4) is not None
-        long.num_computed_tokens += 4
-    assert manager._num_promised == 0
-    manager.check()
-    small, large = a_request([1, 2, 3, 4, 5]), a_request(list(range(60, 68)))
-    assert manager.can_admit(small, manager.get_computed_blocks(small))
-    assert not manager.can_admit(large, manager.get_computed_blocks(large))
-
-
-def test_blocks_shared_with_a_running_request_cost_nothing() -> None:
-    manager = make_manager(5)
-    start(manager, a_request(list(range(12))))
-    alike, unlike = a_request([*range(12), 50]), a_request([*range(50, 62), 50])
-    assert manager.can_admit(alike, manager.get_computed_blocks(alike))
-    assert not manager.can_admit(unlike, manager.get_computed_blocks(unlike))
 
 
 # -------------------------------------------------------------------------------------------- common prefixes
@@ -384,30 +296,47 @@ def test_a_waiting_request_that_was_hashed_before_a_reset_hits_what_came_after_i
 # --------------------------------------------------------------------------------- corruption that check sees
 
 
-def lose_a_table(manager: KVCacheManager, request: Request) -> None:
-    del manager.coordinator.managers[0].req_to_blocks[request.request_id]
+def lose_a_request(manager: KVCacheManager, request: Request) -> None:
+    del manager._held[request.request_id]
 
 
 def hold_a_block_twice(manager: KVCacheManager, request: Request) -> None:
-    table = manager.coordinator.managers[0].req_to_blocks[request.request_id]
+    table = table_of(manager, request)
     table[1] = table[0]
+
+
+def lose_a_block(manager: KVCacheManager, request: Request) -> None:
+    table = table_of(manager, request)
+    table[1] = manager.pool.null_block
+
+
+def shorten_a_table(manager: KVCacheManager, request: Request) -> None:
+    table_of(manager, request).pop()
 
 
 def promise_too_much(manager: KVCacheManager, request: Request) -> None:
     manager._num_promised += 1
 
 
-def promise_to_nobody(manager: KVCacheManager, request: Request) -> None:
-    manager._promised["nobody"] = 0
+def copy_for_nobody(manager: KVCacheManager, request: Request) -> None:
+    manager._copies["nobody"] = []
+
+
+def copy_what_is_not_held(manager: KVCacheManager, request: Request) -> None:
+    table = table_of(manager, request)
+    manager._copies[request.request_id] = [(table[0], table[1])]
 
 
 @pytest.mark.parametrize(
     ("corrupt", "complaint"),
     [
-        (lose_a_table, "should have 0 references"),
+        (lose_a_request, "should have 0 references"),
         (hold_a_block_twice, "should have 2 references"),
+        (lose_a_block, "2 blocks are held, not 3"),
+        (shorten_a_table, "tables differ in length"),
         (promise_too_much, "promised blocks do not add up"),
-        (promise_to_nobody, "promised to requests that do not run"),
+        (copy_for_nobody, "copies are made for requests that do not run"),
+        (copy_what_is_not_held, "should have 2 references"),
     ],
 )
 def test_check_sees_every_kind_of_corruption(

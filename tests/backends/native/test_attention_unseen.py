@@ -60,7 +60,7 @@ def seen_slots(requests: Sequence[Tokens], window: int | None, block_size: int) 
 def spoil(caches: KVCaches, layer: AttentionLayer, kv_type: KVType, slots: np.ndarray) -> None:
     """Set all bits of K, V and their scales in `slots` [NUM_BLOCKS, block_size]: NaN in every type."""
     block_size, width = slots.shape[1], 1 if kv_type == "f32" else 2
-    pages = caches.place_of(0).cache.bytes.reshape(NUM_BLOCKS, layer.num_kv_heads, -1)
+    pages = caches.pages.bytes.reshape(NUM_BLOCKS, layer.num_kv_heads, -1)
     size = block_size * layer.head_size * NUMBER_BYTES[kv_type]
     head = (NUM_BLOCKS, layer.num_kv_heads)
     keys = pages[..., :size].reshape(*head, block_size // 16, layer.head_size // width, 16, -1)
