@@ -1,5 +1,6 @@
 #include "bindings/step.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "bindings/arrays.h"
@@ -49,6 +50,26 @@ void check_slots(const int64_t* slots, int64_t num_tokens, const StepNeeds::Grou
     }
 }
 
+// Tokens of the leading blocks that all requests share, as far as none of them is still inside.
+int check_common_blocks(const AttentionGroup& group, nb::handle given, int64_t block_size) {
+    int64_t num_blocks = 0;
+    require(
+        nb::try_cast(given, num_blocks, false) && 0 <= num_blocks && num_blocks <= group.block_table_stride,
+        "num_common_prefix_blocks is ", text_of(given), "; it must be a number from 0 to the ",
+        group.block_table_stride, " columns of block_table");
+    for (int request = 0; request < group.num_reqs; ++request) {
+        const int num_queries = group.query_start_loc[request + 1] - group.query_start_loc[request];
+        num_blocks = std::min(num_blocks, (group.seq_lens[request] - num_queries) / block_size);
+    }
+    for (int request = 1; request < group.num_reqs; ++request) {
+        const int32_t* block_ids = group.block_table + request * group.block_table_stride;
+        require(std::equal(block_ids, block_ids + num_blocks, group.block_table),
+                "num_common_prefix_blocks is ", text_of(given), ", but in block_table request ", request,
+                " begins with other blocks than request 0");
+    }
+    return group.num_reqs > 0 ? static_cast<int>(num_blocks * block_size) : 0;
+}
+
 AttentionGroup check_group(nb::handle arrays, const StepNeeds::Group& cache, int64_t num_tokens) {
     const auto starts = array_of<int32_t, 1>(arrays[0], "query_start_loc");
     require(starts.shape(0) >= 1, "query_start_loc is empty; it must begin with 0");
@@ -56,17 +77,19 @@ AttentionGroup check_group(nb::handle arrays, const StepNeeds::Group& cache, int
     const auto block_table = array_of<int32_t, 2>(arrays[2], "block_table");
     require(static_cast<int64_t>(block_table.shape(0)) == num_reqs, "block_table has ", block_table.shape(0),
             " rows; it must have one for each of the ", num_reqs, " requests");
-    const AttentionGroup group{
+    AttentionGroup group{
         static_cast<int>(num_reqs),
         static_cast<int64_t>(block_table.shape(1)),
         starts.data(),
         numbers<int32_t>(arrays[1], "seq_lens", num_reqs),
         block_table.data(),
         numbers<int64_t>(arrays[3], "slot_mapping", num_tokens),
+        0,
     };
     check_requests(group, num_tokens);
     check_blocks(group, cache);
     check_slots(group.slot_mapping, num_tokens, cache);
+    group.num_common_tokens = check_common_blocks(group, arrays[4], cache.block_size);
     return group;
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/attention_chunk.h"
 #include "kernels/attention_division.h"
+#include "kernels/attention_prefix.h"
 #include "kernels/attention_tiles.h"
 #include "kernels/attention_vectors.h"
 #include "kernels/fp8.h"
@@ -12,26 +13,26 @@ namespace octavo::OCTAVO_ISA {
 
 namespace {
 
-// Of the shared scratch. With less than it takes, fewer tiles are divided.
-constexpr int64_t MOST_SCRATCH_BYTES = 64 << 20;
+// Of the shared scratch, for parts of tiles. With less than it takes, fewer tiles are divided.
+constexpr int64_t MOST_PART_BYTES = 64 << 20;
 
-// What one thread does. Chunks: how it computes them; fp8 as bf16.
+// What one thread does in a pass. Chunks: how it computes them; fp8 as bf16.
 template <class Chunks>
 class AttentionThread {
     using Operand = typename Chunks::Operand;
+    using Number = typename Chunks::Number;
     static constexpr int MAX_ROWS = Chunks::MAX_ROWS;
 
   public:
-    AttentionThread(const Attention& instruction, const Step& step, const Worker& worker)
+    AttentionThread(const Attention& instruction, const Step& step, const Pass& pass, const Worker& worker)
         : instruction_(instruction),
           cache_(instruction.cache),
-          group_(step.groups.data()[instruction.group]),
           step_(step),
+          pass_(pass),
           thread_(worker.index),
           rows_per_token_(Division::rows_per_token(instruction)),
           record_size_(record_size(instruction.cache.head_size)),
-          part_bytes_(step.shared_scratch_bytes / worker.count / 64 * 64),
-          division_(instruction, group_, worker.count, part_bytes_),
+          division_(instruction, pass.group, pass.limits, worker.count, pass.part_bytes),
           chunks_(instruction.cache.head_size) {
         const int64_t num_rows = Division::tile_tokens(instruction) * rows_per_token_;
         Pieces scratch(worker.scratch);
@@ -40,7 +41,8 @@ class AttentionThread {
         records_ = scratch.take<float>(num_rows * record_size_);
         block_records_ = scratch.take<float>(MAX_ROWS * record_size_);
         keys_ = scratch.take<uint16_t>(CHUNK * cache_.head_size);
-        values_ = scratch.take<uint16_t>(CHUNK * cache_.head_size);
+        values_ = scratch.take<Number>(CHUNK * cache_.head_size);
+        value_scales_ = scratch.take<float>(CHUNK);
     }
 
     void compute(Worker& worker) {
@@ -85,12 +87,12 @@ class AttentionThread {
                 }
             }
         }
-        write(tile);
+        end(tile);
     }
 
     // Where `thread` leaves the records of a tile that it does not begin: of each chunk, of each row.
     float* part_records(int thread) const {
-        return reinterpret_cast<float*>(step_.shared_scratch + thread * part_bytes_);
+        return reinterpret_cast<float*>(pass_.parts + thread * pass_.part_bytes);
     }
 
     void compute(const Part& part, const Part* next) {
@@ -113,44 +115,76 @@ class AttentionThread {
             __builtin_memcpy(pages, ahead, sizeof pages);
         }
         if (part.begins_tile() && part.ends_tile()) {
-            write(tile);
+            end(tile);
         }
     }
 
-    // Take the tile's queries as operands and begin its records. A sink is a token that all saw before the
-    // first and that has no value.
+    // Take the tile's queries as operands and begin its records, or go on with those of the first pass.
     void begin(const Tile& tile) {
-        const int head_size = cache_.head_size;
         for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
             const float* q = query_row(instruction_.q, tile, row);
-            for (int d = 0; d < head_size; d += GROUP) {
+            for (int d = 0; d < cache_.head_size; d += GROUP) {
                 store_operands(queries_ + row * MAX_HEAD_SIZE + d, load(q + d));
             }
             float* record = records_ + row * record_size_;
-            clear_record(record, head_size);
-            if (instruction_.sinks != nullptr) {
-                const float sink = instruction_.sinks[head_of(tile, row)];
-                store(record + head_size, splat(1.0f / GROUP));  // 1 in all
-                store(record + head_size + GROUP, splat(sink * LOG2_E));
+            if (pass_.is_first()) {
+                begin_record(record, head_of(tile, row));
+            } else {
+                copy_record(kept_record(tile, row), cache_.head_size, record);
             }
+        }
+    }
+
+    // A sink is a token that all saw before the first and that has no value.
+    void begin_record(float* record, int head) const {
+        const int head_size = cache_.head_size;
+        clear_record(record, head_size);
+        if (instruction_.sinks != nullptr) {
+            store(record + head_size, splat(1.0f / GROUP));  // 1 in all
+            store(record + head_size + GROUP, splat(instruction_.sinks[head] * LOG2_E));
+        }
+    }
+
+    // Write what the tile's records come to, or keep them for the pass that goes on with them.
+    void end(const Tile& tile) const {
+        for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
+            const float* record = records_ + row * record_size_;
+            if (pass_.is_last()) {
+                write(record, query_row(instruction_.out, tile, row));
+            } else {
+                copy_record(record, cache_.head_size, kept_record(tile, row));
+            }
+        }
+    }
+
+    void write(const float* record, float* out) const {
+        const f32x16 factor = splat(1.0f / reduce_add(load(record + cache_.head_size)));
+        for (int d = 0; d < cache_.head_size; d += GROUP) {
+            store(out + d, load(record + d) * factor);
         }
     }
 
     // Fold the chunk into the tile's records, or if there are `others` write its records there.
-    void compute_chunk(const Tile& tile, int index, const GroupPage* pages, const GroupPage* ahead,
-                       float* others) {
+    // `pages` become those that are multiplied with: some are copies.
+    void compute_chunk(const Tile& tile, int index, GroupPage* pages, const GroupPage* ahead, float* others) {
         const int num_rows = tile.num_tokens * rows_per_token_;
-        for (int row = 0; row < num_rows; ++row) {
-            const Span seen = seen_from(instruction_, tile.position + row / rows_per_token_, tile.seq_len);
-            seen_[row] = {larger(seen.begin - index * CHUNK, 0), smaller(seen.end - index * CHUNK, CHUNK)};
+        for (int token = 0; token < tile.num_tokens; ++token) {
+            const Span seen = seen_from(instruction_, tile.position + token, tile.seq_len);
+            for (int i = 0; i < rows_per_token_; ++i) {
+                seen_[token * rows_per_token_ + i] = {larger(seen.begin - index * CHUNK, 0),
+                                                      smaller(seen.end - index * CHUNK, CHUNK)};
+            }
         }
-        GroupPage copies[CHUNK_GROUPS];
-        if (cache_.type == KVType::fp8_e4m3) {
-            unpack(pages, ahead, Chunks::groups(seen_, num_rows), copies);
-            pages = ahead = copies;
-        } else if (chunks_.takes_pairs()) {
-            join_values(pages, Chunks::groups(seen_, num_rows), copies);
-            pages = copies;
+        const Span groups = Chunks::groups(seen_, num_rows);
+        if constexpr (sizeof(Number) == sizeof(uint16_t)) {
+            if (cache_.type == KVType::fp8_e4m3) {
+                unpack(pages, ahead, groups);
+                ahead = pages;
+            }
+        }
+        hide_unseen(tile.context, index * CHUNK_GROUPS, groups, pages);
+        if (chunks_.takes_pairs()) {
+            join_values(groups, pages);
         }
         const int num_blocks = (num_rows + MAX_ROWS - 1) / MAX_ROWS;
         for (int block = 0; block < num_blocks; ++block) {
@@ -169,7 +203,7 @@ class AttentionThread {
     // The pages of a chunk. A group that no row of the tile sees need not be there: the nearest stands for
     // it.
     void find(const Tile& tile, int chunk, GroupPage* pages) const {
-        const int32_t* blocks = group_.block_table + tile.request * group_.block_table_stride;
+        const int32_t* blocks = pass_.group.block_table + tile.request * pass_.group.block_table_stride;
         const Span groups = groups_of(tile.context);
         const int first = chunk * CHUNK_GROUPS;
         int token = larger(first, groups.begin) * GROUP;
@@ -186,49 +220,57 @@ class AttentionThread {
         }
     }
 
-    // `groups` of a chunk of fp8 as bf16. The scales stay where they are.
-    void unpack(const GroupPage* pages, const GroupPage* ahead, Span groups, GroupPage* unpacked) {
+    // Make `groups` of fp8 bf16. Scales stay where they are.
+    void unpack(GroupPage* pages, const GroupPage* ahead, Span groups) {
         const int size = GROUP * cache_.head_size;
         for (int i = groups.begin; i < groups.end; ++i) {
             for (int j = 0; j < size; j += 64) {
                 prefetch(ahead[i].keys + j);
                 prefetch(ahead[i].values + j);
             }
-            uint16_t *keys = keys_ + i * size, *values = values_ + i * size;
+            uint16_t* keys = keys_ + i * size;
             fp8_to_bf16(pages[i].keys, size, keys);
-            fp8_to_bf16(pages[i].values, size, values);
-            unpacked[i] = {reinterpret_cast<uint8_t*>(keys), reinterpret_cast<uint8_t*>(values),
-                           pages[i].key_scales, pages[i].value_scales};
+            fp8_to_bf16(pages[i].values, size, values_of(i));
+            pages[i].keys = reinterpret_cast<uint8_t*>(keys);
+            pages[i].values = reinterpret_cast<uint8_t*>(values_of(i));
         }
     }
 
-    // `groups` of a chunk of bf16 so that V of two lies together. They do already in blocks of a
-    // multiple of 32 tokens.
-    void join_values(const GroupPage* pages, Span groups, GroupPage* joined) {
-        const int size = GROUP * cache_.head_size;
+    // Give zeros for V to the tokens of `groups` outside `context`, the first group of the chunk being group
+    // `first`.
+    void hide_unseen(Span context, int first, Span groups, GroupPage* pages) {
+        const Span seen_groups = groups_of(context);
+        for (int i = groups.begin; i < groups.end; ++i) {
+            const int group = smaller(larger(first + i, seen_groups.begin), seen_groups.end - 1);  // see find
+            const Span seen{context.begin - group * GROUP, context.end - group * GROUP};
+            if (seen.begin > 0 || seen.end < GROUP) {
+                hide_values<Number>(pages[i], cache_.head_size, seen, values_of(i),
+                                    value_scales_ + i * GROUP);
+            }
+        }
+    }
+
+    // Have V of two groups lie together. They do already in blocks of a multiple of 32 tokens.
+    void join_values(Span groups, GroupPage* pages) {
+        const int bytes = GROUP * cache_.head_size * static_cast<int>(sizeof(Number));
         for (int i = groups.begin; i < groups.end; i += 2) {
-            joined[i] = pages[i];
-            joined[i + 1] = pages[i + 1];
-            if (pages[i + 1].values - pages[i].values != size * 2) {
-                uint16_t* values = values_ + i * size;
-                __builtin_memcpy(values, pages[i].values, size * 2);
-                __builtin_memcpy(values + size, pages[i + 1].values, size * 2);
-                joined[i].values = reinterpret_cast<uint8_t*>(values);
-                joined[i + 1].values = reinterpret_cast<uint8_t*>(values + size);
+            if (pages[i + 1].values - pages[i].values != bytes) {
+                move_values(pages[i], bytes, values_of(i));
+                move_values(pages[i + 1], bytes, values_of(i + 1));
             }
         }
     }
 
-    void write(const Tile& tile) const {
-        for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
-            const float* record = records_ + row * record_size_;
-            const f32x16 factor = splat(1.0f / reduce_add(load(record + cache_.head_size)));
-            float* out = query_row(instruction_.out, tile, row);
-            for (int d = 0; d < cache_.head_size; d += GROUP) {
-                store(out + d, load(record + d) * factor);
-            }
+    void move_values(GroupPage& page, int bytes, Number* place) {
+        uint8_t* values = reinterpret_cast<uint8_t*>(place);
+        if (page.values != values) {
+            __builtin_memcpy(values, page.values, bytes);
+            page.values = values;
         }
     }
+
+    // Where a copy of V of group `i` of a chunk lies.
+    Number* values_of(int i) const { return values_ + i * GROUP * cache_.head_size; }
 
     int head_of(const Tile& tile, int row) const {
         return tile.kv_head * rows_per_token_ + row % rows_per_token_;
@@ -238,12 +280,16 @@ class AttentionThread {
         return step_.row(view, tile.token + row / rows_per_token_) + head_of(tile, row) * cache_.head_size;
     }
 
+    float* kept_record(const Tile& tile, int row) const {
+        const int64_t token = tile.token + row / rows_per_token_;
+        return pass_.kept + (token * instruction_.num_heads + head_of(tile, row)) * record_size_;
+    }
+
     const Attention& instruction_;
     const KVCache& cache_;
-    const AttentionGroup& group_;
     const Step& step_;
+    const Pass& pass_;
     int thread_, rows_per_token_, record_size_;
-    int64_t part_bytes_;
     Division division_;
     Chunks chunks_;
 
@@ -252,7 +298,8 @@ class AttentionThread {
     float* records_;        // [rows of a tile, record_size]
     float* block_records_;  // [MAX_ROWS, record_size]
     uint16_t* keys_;        // a chunk's K, unpacked
-    uint16_t* values_;      // a chunk's V, unpacked or together
+    Number* values_;        // a chunk's V: unpacked, together, or without what nobody sees
+    float* value_scales_;   // and its scales
 
     Part last_part_{};
     bool leads_others_ = false;  // who go on with the tile of the last part
@@ -266,28 +313,49 @@ using ChunksOfBf16 = AttentionVectors<Bf16Pairs>;
 using ChunksOfBf16 = AttentionVectors<Bf16AsFloat32>;
 #endif
 
+// All passes. Between two of them all threads wait: each takes up what others have kept.
+template <class Chunks>
+void attend(const Attention& instruction, const Step& step, Worker& worker) {
+    const AttentionGroup& group = step.groups.data()[instruction.group];
+    const int prefix = tokens_in_advance(instruction, group, worker.count);
+    Pieces scratch(step.shared_scratch);
+    float* kept = scratch.take<float>(prefix > 0 ? num_kept(instruction, step.num_tokens) : 0);
+    const int64_t part_bytes = (step.shared_scratch_bytes - scratch.used()) / worker.count / 64 * 64;
+    uint8_t* parts = scratch.take<uint8_t>(part_bytes * worker.count);
+    if (prefix > 0) {
+        const AllAsOne all(group, prefix);
+        const Pass pass{all.group(group), {0, prefix}, parts, part_bytes, kept};
+        AttentionThread<Chunks>(instruction, step, pass, worker).compute(worker);
+        worker.wait();
+    }
+    const Pass pass{group, {prefix, END}, parts, part_bytes, kept};
+    AttentionThread<Chunks>(instruction, step, pass, worker).compute(worker);
+}
+
 }  // namespace
 
 void attention(const Attention& instruction, const Step& step, Worker& worker) {
     if (instruction.cache.type == KVType::f32) {
-        AttentionThread<AttentionVectors<Float32>>(instruction, step, worker).compute(worker);
+        attend<AttentionVectors<Float32>>(instruction, step, worker);
     } else {
-        AttentionThread<ChunksOfBf16>(instruction, step, worker).compute(worker);
+        attend<ChunksOfBf16>(instruction, step, worker);
     }
 }
 
-// Enough to divide what one request can hold of the cache evenly, whatever its tokens.
+// Room for what passes keep, and enough to divide what one request can hold of the cache evenly, whatever its
+// tokens.
 int64_t attention_scratch_bytes(const Attention& instruction, int64_t num_tokens, int num_threads) {
-    if (num_threads == 1) {
-        return 0;
-    }
     const KVCache& cache = instruction.cache;
+    const int64_t row_bytes = record_size(cache.head_size) * sizeof(float);
+    const int64_t kept = smaller(num_kept(instruction, num_tokens), MOST_KEPT) * sizeof(float);
+    if (num_threads == 1) {
+        return kept;
+    }
     const int64_t tokens = smaller<int64_t>(num_tokens, Division::tile_tokens(instruction));
-    const int64_t chunk_bytes =
-        tokens * Division::rows_per_token(instruction) * record_size(cache.head_size) * 4;
+    const int64_t chunk_bytes = tokens * Division::rows_per_token(instruction) * row_bytes;
     const int64_t num_chunks = cache.num_blocks * cache.block_size / CHUNK + 1;
     const int64_t share = smaller(num_chunks, num_chunks * cache.num_kv_heads / num_threads + 2);
-    return smaller(round_up(share * chunk_bytes, 64) * num_threads, MOST_SCRATCH_BYTES);
+    return kept + smaller(round_up(share * chunk_bytes, 64) * num_threads, MOST_PART_BYTES);
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -11,8 +11,8 @@
 //   values    sum of weight * v
 //
 // What happens to a row in a chunk is the same sequence of operations, whatever rows it is computed beside.
-// Groups of 16 tokens that it does not see add exact zeros where V is finite, so they may be computed or not.
-// Hence the same bits.
+// Groups of 16 tokens that it does not see add exact zeros, so they may be computed or not. Hence the same
+// bits. For that V must be finite there, as it is where other rows see it; the rest is hidden, see hide_values.
 //
 // Here is what all ways of computing a chunk have in common: attention_vectors.h multiplies with vectors,
 // attention_tiles.h with AMX.
@@ -40,6 +40,12 @@ OCTAVO_INLINE void clear_record(float* record, int head_size) {
         store(record + i, zeros());
     }
     store(record + head_size + GROUP, splat(LOWEST));
+}
+
+OCTAVO_INLINE void copy_record(const float* record, int head_size, float* copy) {
+    for (int i = 0; i < record_size(head_size); i += GROUP) {
+        store(copy + i, load(record + i));
+    }
 }
 
 // Add what a later chunk gave. Chunks are folded one by one, in order.
@@ -83,6 +89,38 @@ struct Chunk {
     float soft_cap;  // 0: none
 };
 
+// x of the tokens of a group in `seen`, `otherwise` of the others.
+OCTAVO_INLINE f32x16 masked(f32x16 x, Span seen, float otherwise) {
+    const f32x16 nothing = splat(otherwise);
+    return select(first_lanes(larger(seen.begin, 0)), nothing,
+                  select(first_lanes(larger(seen.end, 0)), x, nothing));
+}
+
+// Put copies of the V of a group, and of its scales, where `page` has them, that are zero for the tokens
+// outside `seen`: there may be anything, and 0 times that need not be 0.
+template <class Number>
+OCTAVO_INLINE void hide_values(GroupPage& page, int head_size, Span seen, Number* values, float* scales) {
+    constexpr int WIDTH = NEIGHBOURS<Number>;
+    uint8_t* out = reinterpret_cast<uint8_t*>(values);
+    const int row_bytes = head_size * WIDTH * static_cast<int>(sizeof(Number));
+    for (int token = 0; token < GROUP; token += WIDTH) {
+        Number mask[WIDTH];
+        for (int i = 0; i < WIDTH; ++i) {
+            const bool is_seen = seen.begin <= token + i && token + i < seen.end;
+            __builtin_memset(mask + i, is_seen ? 0xff : 0, sizeof(Number));
+        }
+        const bytes64 kept = splat4(reinterpret_cast<const int8_t*>(mask));
+        for (int i = 0; i < row_bytes; i += 64, out += 64) {
+            store(out, load(page.values + (out - reinterpret_cast<uint8_t*>(values))) & kept);
+        }
+    }
+    page.values = reinterpret_cast<uint8_t*>(values);
+    if (page.value_scales != nullptr) {
+        store(scales, masked(load(page.value_scales), seen, 0.0f));
+        page.value_scales = scales;
+    }
+}
+
 // soft_cap * tanh(x / soft_cap)
 OCTAVO_INLINE f32x16 capped(f32x16 x, float soft_cap) {
     const f32x16 one = splat(1.0f), two = splat(2.0f);
@@ -98,16 +136,16 @@ OCTAVO_INLINE void store_operands(uint16_t* p, f32x16 x) {
     store_bf16_pairs(p, x);
 }
 
-// The score of 16 tokens, of which the row sees those from `begin` up to `end`.
-OCTAVO_INLINE f32x16 masked(f32x16 score, int begin, int end) {
-    const f32x16 nothing = splat(MINUS_INFINITY);
-    return select(first_lanes(larger(begin, 0)), nothing,
-                  select(first_lanes(larger(end, 0)), score, nothing));
-}
-
 // Scale, cap and mask a row's scores of `groups`. Returns the greatest, in some lane.
 OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span groups, Span seen) {
     f32x16 greatest = splat(MINUS_INFINITY);
+    if (!chunk.has_scales && chunk.soft_cap == 0 && seen.begin <= groups.begin * GROUP &&
+        groups.end * GROUP <= seen.end) {
+        for (int group = groups.begin; group < groups.end; ++group) {
+            greatest = max(load(scores + group * GROUP), greatest);
+        }
+        return greatest;
+    }
     for (int group = groups.begin; group < groups.end; ++group) {
         f32x16 s = load(scores + group * GROUP);
         if (chunk.has_scales) {
@@ -116,9 +154,9 @@ OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span group
         if (chunk.soft_cap != 0) {
             s = capped(s, chunk.soft_cap);
         }
-        const int begin = seen.begin - group * GROUP, end = seen.end - group * GROUP;
-        if (begin > 0 || end < GROUP) {
-            s = masked(s, begin, end);
+        const Span here{seen.begin - group * GROUP, seen.end - group * GROUP};
+        if (here.begin > 0 || here.end < GROUP) {
+            s = masked(s, here, MINUS_INFINITY);
         }
         store(scores + group * GROUP, s);
         greatest = max(s, greatest);
@@ -126,13 +164,10 @@ OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span group
     return greatest;
 }
 
-// From a row's scores to its weights: 0 for the tokens of `groups` outside `seen`. Completes the row's record
-// but for the values.
+// From a row's finished scores to its weights. Completes the row's record but for the values.
 template <class Operand>
-OCTAVO_INLINE void softmax(float* scores, const Chunk& chunk, Span groups, Span seen, Operand* weights,
-                           float* record) {
-    const f32x16 greatest = finish_scores(scores, chunk, groups, seen);
-    const float reference = larger(LOWEST, reduce_max(greatest) * LOG2_E);
+OCTAVO_INLINE void weigh_scores(const float* scores, const Chunk& chunk, Span groups, float reference,
+                                Operand* weights, float* record) {
     f32x16 sums = zeros();
     for (int group = groups.begin; group < groups.end; ++group) {
         f32x16 weight = exp2(fma(load(scores + group * GROUP), splat(LOG2_E), splat(-reference)));
@@ -144,6 +179,23 @@ OCTAVO_INLINE void softmax(float* scores, const Chunk& chunk, Span groups, Span 
     }
     store(record + chunk.head_size, sums);
     store(record + chunk.head_size + GROUP, splat(reference));
+}
+
+// From scores [num_rows][CHUNK] to weights of the same shape: 0 for the tokens of `groups` that a row does not
+// see. Completes the rows' records but for the values. First all rows' greatest scores: what takes long to find
+// of one is found of several at a time.
+template <int MAX_ROWS, class Operand>
+OCTAVO_INLINE void softmax(float* scores, int num_rows, const Chunk& chunk, Span groups, const Span* seen,
+                           Operand* weights, float* records) {
+    float references[MAX_ROWS];
+    for (int row = 0; row < num_rows; ++row) {
+        const f32x16 greatest = finish_scores(scores + row * CHUNK, chunk, groups, seen[row]);
+        references[row] = larger(LOWEST, reduce_max(greatest) * LOG2_E);
+    }
+    for (int row = 0; row < num_rows; ++row) {
+        weigh_scores(scores + row * CHUNK, chunk, groups, references[row], weights + row * CHUNK,
+                     records + row * record_size(chunk.head_size));
+    }
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -21,6 +21,9 @@ namespace octavo::OCTAVO_ISA {
 // rows' records are in it too. A multiple of MAX_ROWS.
 constexpr int ATTENTION_TILE_ROWS = 96;
 
+// Fetching K and V of 16 tokens takes about as long as computing so many rows.
+constexpr int FETCHING_COST = 4;
+
 // For each thread, if all were as costly as the costliest: the last one to end is then at most an eighth
 // late.
 constexpr int MANY_TILES = 8;
@@ -30,7 +33,7 @@ struct Tile {
     int token, num_tokens;  // of the step
     int position;           // of the first token, in its request
     int seq_len;
-    Span context;  // what any of the tokens attends to
+    Span context;  // what any of the tokens attends to, within the limits of the division
 
     int first_chunk() const { return context.begin / CHUNK; }
 
@@ -45,9 +48,15 @@ OCTAVO_INLINE Span seen_from(const Attention& instruction, int position, int seq
 
 class Division {
   public:
+    // Of each context the tokens in `limits` count, which are some for every token of the group.
     // `part_bytes` of memory hold the records of the part of a tile that its first thread does not compute.
-    Division(const Attention& instruction, const AttentionGroup& group, int num_threads, int64_t part_bytes)
-        : instruction_(instruction), group_(group), num_threads_(num_threads), part_bytes_(part_bytes) {
+    Division(const Attention& instruction, const AttentionGroup& group, Span limits, int num_threads,
+             int64_t part_bytes)
+        : instruction_(instruction),
+          group_(group),
+          limits_(limits),
+          num_threads_(num_threads),
+          part_bytes_(part_bytes) {
         for (int request = 0; request < group.num_reqs; ++request) {
             for (int index = 0; index < num_tiles(request); ++index) {
                 const int64_t tile_cost = cost(tile(request, 0, index));
@@ -72,13 +81,18 @@ class Division {
         return larger(1, ATTENTION_TILE_ROWS / rows_per_token(instruction));
     }
 
+    // Of `num_tokens` of one request and a KV head.
+    static int num_tiles(const Attention& instruction, int num_tokens) {
+        return (num_tokens + tile_tokens(instruction) - 1) / tile_tokens(instruction);
+    }
+
     int num_requests() const { return group_.num_reqs; }
 
     int num_kv_heads() const { return instruction_.cache.num_kv_heads; }
 
+    // Of each KV head.
     int num_tiles(int request) const {
-        const int num_tokens = group_.query_start_loc[request + 1] - group_.query_start_loc[request];
-        return (num_tokens + tile_tokens(instruction_) - 1) / tile_tokens(instruction_);
+        return num_tiles(instruction_, group_.query_start_loc[request + 1] - group_.query_start_loc[request]);
     }
 
     Tile tile(int request, int kv_head, int index) const {
@@ -87,8 +101,9 @@ class Division {
         const int token = begin + index * tile_tokens(instruction_);
         const int num_tokens = smaller(tile_tokens(instruction_), end - token);
         const int position = seq_len - (end - token);
-        const Span context{seen_from(instruction_, position, seq_len).begin,
-                           seen_from(instruction_, position + num_tokens - 1, seq_len).end};
+        const int first_seen = seen_from(instruction_, position, seq_len).begin;
+        const int end_seen = seen_from(instruction_, position + num_tokens - 1, seq_len).end;
+        const Span context{larger(first_seen, limits_.begin), smaller(end_seen, limits_.end)};
         return {request, kv_head, token, num_tokens, position, seq_len, context};
     }
 
@@ -126,8 +141,10 @@ class Division {
     }
 
   private:
-    // Of 16 tokens: fetching their K and V takes about as long as computing 4 rows.
-    int64_t group_cost(const Tile& tile) const { return tile.num_tokens * rows_per_token(instruction_) + 4; }
+    // Of 16 tokens.
+    int64_t group_cost(const Tile& tile) const {
+        return tile.num_tokens * rows_per_token(instruction_) + FETCHING_COST;
+    }
 
     // Whether a thread's part of the tile fits the memory for it.
     bool may_be_cut(const Tile& tile) const {
@@ -141,6 +158,7 @@ class Division {
 
     const Attention& instruction_;
     const AttentionGroup& group_;
+    Span limits_;
     int num_threads_;
     int64_t part_bytes_;
     int64_t total_ = 0, greatest_cost_ = 0, num_tiles_ = 0;

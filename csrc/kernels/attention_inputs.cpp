@@ -1,11 +1,4 @@
 // What attention reads: turned and scaled queries in a buffer, turned K and V in the cache.
-//
-// Stale slots. Attention reads the cache in groups of 16 tokens, so it also reads the slots behind a
-// request's last token, gives them the weight 0, and must find numbers there: 0 * NaN would not be 0. A block
-// that was another request's may hold anything. So whoever writes the last token of a request in a step also
-// writes zeros to the slots behind it, up to the end of its group, if the group's first token is of this step
-// too. Otherwise an earlier step has already done so, and what lies there is zeros or this request's own. No
-// other thread writes these slots.
 #include "kernels/attention.h"
 #include "kernels/fp8.h"
 #include "kernels/kv_pages.h"
@@ -14,8 +7,6 @@
 namespace octavo::OCTAVO_ISA {
 
 namespace {
-
-constexpr float ZEROS[MAX_HEAD_SIZE] = {};
 
 // Write x [size] as the cache's numbers. Returns their scale.
 float encode(const float* x, int size, float* out) {
@@ -76,25 +67,17 @@ Put put_for(KVType type) {
     }
 }
 
-// Put k and v of token `t` of the step, and zeros behind them where they are the last of `num_tokens` of a
-// request.
-void write_cache(const AttentionInputs& instruction, const Step& step, int64_t t, int kv_head, int64_t slot,
-                 int num_tokens_if_last) {
+// Put k and v of token `t` of the step into the cache.
+void write_cache(const AttentionInputs& instruction, const Step& step, int64_t t, int kv_head, int64_t slot) {
     const KVCache& cache = instruction.cache;
     const int size = cache.head_size, lane = static_cast<int>(slot % GROUP);
     const int offset = static_cast<int>(slot % cache.block_size);
     const GroupPage page = group_page(cache, slot / cache.block_size, offset - lane, kv_head);
-    const Put put = put_for(cache.type);
     const float* angles = instruction.style == RopeStyle::none ? nullptr : step.row(instruction.angles, t);
     float k[MAX_HEAD_SIZE];
     rope_head(step.row(instruction.k, t) + kv_head * size, angles, instruction.style, size,
               instruction.rotary_size, 1.0f, k);
-    put(k, step.row(instruction.v, t) + kv_head * size, size, page, lane);
-    if (num_tokens_if_last > lane) {
-        for (int behind = lane + 1; behind < GROUP; ++behind) {
-            put(ZEROS, ZEROS, size, page, behind);
-        }
-    }
+    put_for(cache.type)(k, step.row(instruction.v, t) + kv_head * size, size, page, lane);
 }
 
 // Turn and scale the query heads that share a KV head.
@@ -108,44 +91,22 @@ void write_queries(const AttentionInputs& instruction, const Step& step, int64_t
     }
 }
 
-// What one thread does.
-class InputsThread {
-  public:
-    InputsThread(const AttentionInputs& instruction, const Step& step)
-        : instruction_(instruction), step_(step), group_(step.groups.data()[instruction.group]) {}
-
-    void write(int64_t t, int kv_head) {
-        const int32_t* starts = group_.query_start_loc;
-        if (t < starts[request_]) {
-            request_ = 0;
-        }
-        while (starts[request_ + 1] <= t) {
-            ++request_;
-        }
-        write_queries(instruction_, step_, t, kv_head);
-        if (group_.slot_mapping[t] >= 0) {
-            const bool is_last = t + 1 == starts[request_ + 1];
-            write_cache(instruction_, step_, t, kv_head, group_.slot_mapping[t],
-                        is_last ? starts[request_ + 1] - starts[request_] : 0);
-        }
+void write(const AttentionInputs& instruction, const Step& step, int64_t t, int kv_head) {
+    write_queries(instruction, step, t, kv_head);
+    const int64_t slot = step.groups.data()[instruction.group].slot_mapping[t];
+    if (slot >= 0) {
+        write_cache(instruction, step, t, kv_head, slot);
     }
-
-  private:
-    const AttentionInputs& instruction_;
-    const Step& step_;
-    const AttentionGroup& group_;
-    int request_ = 0;  // whose the last token was
-};
+}
 
 }  // namespace
 
 void attention_inputs(const AttentionInputs& instruction, const Step& step, Worker& worker) {
     const int num_kv_heads = instruction.cache.num_kv_heads;
-    InputsThread thread(instruction, step);
     if (step.num_tokens < ROWS_OF_TURNS) {
         const Range heads = share(step.num_tokens * num_kv_heads, worker);
         for (int64_t i = heads.begin; i < heads.end; ++i) {
-            thread.write(i / num_kv_heads, static_cast<int>(i % num_kv_heads));
+            write(instruction, step, i / num_kv_heads, static_cast<int>(i % num_kv_heads));
         }
         return;
     }
@@ -156,7 +117,7 @@ void attention_inputs(const AttentionInputs& instruction, const Step& step, Work
         const int64_t end = smaller((turn + 1) * GROUP, step.num_tokens);
         for (int64_t t = turn * GROUP; t < end; ++t) {
             for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
-                thread.write(t, kv_head);
+                write(instruction, step, t, kv_head);
             }
         }
     }

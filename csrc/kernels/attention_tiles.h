@@ -18,6 +18,7 @@ namespace octavo::OCTAVO_ISA {
 // How AttentionThread computes a chunk.
 class AttentionTiles {
   public:
+    using Number = uint16_t;
     using Operand = uint16_t;
     // Two tiles: with two of K or V and four of sums, all eight there are.
     static constexpr int MAX_ROWS = 32;
@@ -51,10 +52,7 @@ class AttentionTiles {
                 {queries, MAX_HEAD_SIZE, head_size}, {GROUP, right - left, true},
                 [=](int d) { return left + d * GROUP * 2; }, scores + group * GROUP, CHUNK);
         }
-        for (int row = 0; row < num_rows; ++row) {
-            softmax(scores + row * CHUNK, chunk, span, seen[row], weights + row * CHUNK,
-                    records + row * record_size(head_size));
-        }
+        softmax<MAX_ROWS>(scores, num_rows, chunk, span, seen, weights, records);
         const int first = span.begin * GROUP, num_tokens = (span.end - span.begin) * GROUP;
         for (int d = 0; d < head_size; d += 2 * LANES) {
             const bool has_right = d + LANES < head_size;

@@ -156,11 +156,8 @@ void attend_rows(const typename Element::Operand* queries, const Chunk& chunk, c
     alignas(64) float scores[ROWS * CHUNK];
     alignas(64) typename Element::Operand weights[ROWS * CHUNK];
     const Span groups = groups_seen(seen, ROWS);
-    const int size = record_size(chunk.head_size);
     score<Element, ROWS>(queries, chunk, groups, scores);
-    for (int row = 0; row < ROWS; ++row) {
-        softmax(scores + row * CHUNK, chunk, groups, seen[row], weights + row * CHUNK, records + row * size);
-    }
+    softmax<ROWS>(scores, ROWS, chunk, groups, seen, weights, records);
     int d = 0;
     for (; d + VALUE_VECTORS * GROUP <= chunk.head_size; d += VALUE_VECTORS * GROUP) {
         weigh<Element, ROWS, VALUE_VECTORS>(weights, chunk, groups, d, records);
@@ -174,6 +171,7 @@ void attend_rows(const typename Element::Operand* queries, const Chunk& chunk, c
 template <class Element>
 class AttentionVectors {
   public:
+    using Number = typename Element::Number;
     using Operand = typename Element::Operand;
     static constexpr int MAX_ROWS = VECTOR_ROWS;
 

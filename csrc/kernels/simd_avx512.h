@@ -99,10 +99,7 @@ OCTAVO_INLINE f32x16 abs(f32x16 x) {
 
 // 2^(x - n) by a polynomial (minimax, degree 6, on [-0.5, 0.5]), times 2^n.
 OCTAVO_INLINE f32x16 exp2(f32x16 x) {
-    // In this order, so that NaN stays NaN; not below -126, because processors are slow to make subnormals.
-    const f32x16 clamped = min(splat(128.0f), max(splat(-126.0f), x));
-    const f32x16 n = _mm512_roundscale_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const f32x16 f = clamped - n;
+    const f32x16 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);  // infinity: 0
     f32x16 p = splat(1.535336188319500e-4f);
     p = fma(p, f, splat(1.339887440266574e-3f));
     p = fma(p, f, splat(9.618437357674640e-3f));
@@ -110,8 +107,8 @@ OCTAVO_INLINE f32x16 exp2(f32x16 x) {
     p = fma(p, f, splat(2.402264791363012e-1f));
     p = fma(p, f, splat(6.931472028550421e-1f));
     p = fma(p, f, splat(1.0f));
-    const f32x16 y = _mm512_scalef_ps(p, n);
-    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, splat(-126.0f), _CMP_LT_OQ), zeros());
+    // 0 below -126, because processors are slow to make subnormals; NaN stays NaN.
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, splat(-126.0f), _CMP_NLT_UQ), p, x - f);
 }
 
 OCTAVO_INLINE float reduce_add(f32x16 x) {

@@ -162,6 +162,7 @@ struct AttentionGroup {
     const int32_t* seq_lens;         // [num_reqs]
     const int32_t* block_table;      // [num_reqs, block_table_stride]
     const int64_t* slot_mapping;     // [T]; -1: nowhere
+    int num_common_tokens;           // whole blocks that all requests begin with, computed before the step
 };
 
 struct Buffer {

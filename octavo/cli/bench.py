@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from octavo.cli.bench_load import Benchmark
 
-# Equal prompts are run again and again, and are to be computed each time.
+# On where prompts share a prefix, and otherwise off: it would only cost time.
 _PREFIX_CACHING = "enable_prefix_caching"
 
 _json_option = click.option(
@@ -43,6 +43,15 @@ def _count(flag: str, default: int | None, help: str) -> Callable[[Any], Any]:
     return click.option(flag, type=click.IntRange(min=1), default=default, show_default=True, help=help)
 
 
+_prefix_option = click.option(
+    "--prefix-len",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="further tokens that all prompts begin with, and that are cached when the clock starts",
+)
+
+
 def _engine_options() -> list[click.Parameter]:
     return [option for option in engine_options() if option.name != _PREFIX_CACHING]
 
@@ -51,6 +60,7 @@ def _engine_options() -> list[click.Parameter]:
 @_model_argument
 @_count("--batch-size", 1, "requests that run together")
 @_count("--input-len", 32, "tokens of each prompt")
+@_prefix_option
 @_count("--output-len", 128, "tokens generated for each prompt")
 @_count("--num-iters", None, "times to measure; default: as many as take 1.5 s, and at least 3")
 @_json_option
@@ -65,7 +75,8 @@ def latency(
 ) -> None:
     """Measure how long requests that come together take: their first token, and each one after it.
 
-    Prompts are random tokens, answers are greedy and as long as asked for, and the prefix cache is off.
+    Prompts are random tokens, answers are greedy and as long as asked for, and nothing of a prompt is in the
+    prefix cache but what all share.
     Loading the model and a first run to warm up do not count, and tokens are not turned into text. Shares of
     what the machine can do are given where the native backend runs the model.
     """
@@ -78,6 +89,7 @@ def latency(
 @_model_argument
 @_count("--num-prompts", 64, "requests, all there when the clock starts")
 @_count("--input-len", 128, "tokens of each prompt")
+@_prefix_option
 @_count("--output-len", 64, "tokens generated for each prompt")
 @_count("--num-iters", None, "times to measure; default: as many as take 1.5 s, and at least 1")
 @_json_option
@@ -142,9 +154,10 @@ def _run_load(
     from octavo.cli.bench_load import measure
     from octavo.cli.bench_report import render
 
-    config = engine_config(model, {**flags, _PREFIX_CACHING: False})
+    load = Load(*shape, prefix_len=flags.pop("prefix_len"))
+    config = engine_config(model, {**flags, _PREFIX_CACHING: load.prefix_len > 0})
     _check_writable(json_path)
-    setup, figures = measure(benchmark, config, Load(*shape), num_iters)
+    setup, figures = measure(benchmark, config, load, num_iters)
     data = {"benchmark": benchmark.name, **dataclasses.asdict(setup), **dataclasses.asdict(figures)}
     _write(json_path, data, render(setup, figures))
 

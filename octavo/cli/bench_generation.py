@@ -30,13 +30,19 @@ class Load:
     """Requests that are there at once, all of one shape."""
 
     num_requests: int
-    input_len: int
+    input_len: int  # of each prompt, behind the prefix
     output_len: int
+    prefix_len: int = 0  # that all prompts begin with, and that is cached before the clock starts
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output tokens of all requests."""
+        """Prompt and output tokens of all requests, without the prefix."""
         return self.num_requests * (self.input_len + self.output_len)
+
+    @property
+    def context_len(self) -> int:
+        """Tokens of each request in the end, with the prefix."""
+        return self.prefix_len + self.input_len + self.output_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,7 @@ class LoadRunner:
         self._scheduler = engine.client.core.scheduler
         runner: Any = executor.runner
         self.backend = runner.backend
+        self._random = np.random.default_rng(SEED)  # of prompts, each another: only the prefix may be cached
         self._clock = TimedBackend(self.backend)
         runner.backend = self._clock
 
@@ -149,8 +156,10 @@ class LoadRunner:
             raise ConfigError(
                 f"max_num_seqs is {most}, and {load.num_requests} requests are to run at once; raise it"
             )
-        length = load.input_len + load.output_len
-        needed = load.num_requests * self.kv_config.num_blocks_for(length)
+        length = load.context_len
+        block_size = max(group.spec.block_size for group in self.kv_config.groups)
+        shared = self.kv_config.num_blocks_for(load.prefix_len // block_size * block_size)
+        needed = shared + load.num_requests * (self.kv_config.num_blocks_for(length) - shared)
         available = self.kv_config.num_blocks - 1  # block 0 is nobody's
         if needed > available:
             raise CapacityError(
@@ -172,7 +181,13 @@ class LoadRunner:
 
     def run(self, load: Load) -> Run:
         """Run `load` once. Raises OctavoError where a request fails."""
-        waiting = self._add_requests(load)
+        prefix = np.random.default_rng(SEED).integers(0, self._engine.info.vocab_size, load.prefix_len)
+        if load.prefix_len:
+            self._run_requests(Load(1, 1, 1), prefix)
+        return self._run_requests(load, prefix)
+
+    def _run_requests(self, load: Load, prefix: np.ndarray) -> Run:
+        waiting = self._add_requests(load, prefix)
         steps = []
         num_prefill_steps = 0
         begun = perf_counter()
@@ -191,7 +206,7 @@ class LoadRunner:
             steps.append(StepTime(end_s, self._clock.seconds, num_tokens))
         return Run(load, tuple(steps), num_prefill_steps)
 
-    def _add_requests(self, load: Load) -> set[str]:
+    def _add_requests(self, load: Load, prefix: np.ndarray) -> set[str]:
         """Queue the requests. Returns their ids."""
         params = SamplingParams(
             temperature=0.0,
@@ -202,8 +217,8 @@ class LoadRunner:
             output_kind=RequestOutputKind.DELTA,
         )
         shape = (load.num_requests, load.input_len)
-        prompts = np.random.default_rng(SEED).integers(0, self._engine.info.vocab_size, shape).tolist()
+        prompts = self._random.integers(0, self._engine.info.vocab_size, shape).tolist()
         ids = [f"request-{number}" for number in range(load.num_requests)]
         for request_id, prompt in zip(ids, prompts, strict=True):
-            self._engine.add_request(request_id, prompt, params)
+            self._engine.add_request(request_id, [*prefix.tolist(), *prompt], params)
         return set(ids)

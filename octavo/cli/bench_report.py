@@ -37,6 +37,7 @@ class Figures:
     num_requests: int
     input_len: int
     output_len: int
+    prefix_len: int
     num_iters: int
     num_tokens: int  # of one iteration: prompts and outputs
     wall_s: float
@@ -59,14 +60,17 @@ def summarize(runs: Sequence[Run], work: ModelWork, probe: MachineProbe | None) 
     first_token_s = median(run.time_to_first_token_s for run in runs)
     memory_s = arithmetic_s = prefill_s = None
     if probe is not None and decode_step_s is not None:
-        half_way = work.of_step(load.num_requests, 1, load.input_len + load.output_len // 2)
+        context = load.context_len - load.output_len + load.output_len // 2
+        half_way = work.of_step(load.num_requests, 1, context, load.prefix_len)
         memory_s, arithmetic_s = probe.memory_s(half_way), probe.arithmetic_s(half_way)
     if probe is not None:
-        prefill_s = probe.arithmetic_s(work.of_step(load.num_requests, load.input_len, load.input_len))
+        context = load.prefix_len + load.input_len
+        prefill_s = probe.arithmetic_s(work.of_step(load.num_requests, load.input_len, context))
     return Figures(
         num_requests=load.num_requests,
         input_len=load.input_len,
         output_len=load.output_len,
+        prefix_len=load.prefix_len,
         num_iters=len(runs),
         num_tokens=load.num_tokens,
         wall_s=median(run.wall_s for run in runs),
@@ -126,7 +130,8 @@ def describe_barriers(before_ns: float, after_ns: float) -> str:
 def _describe_load(figures: Figures) -> str:
     requests = "1 request" if figures.num_requests == 1 else f"{figures.num_requests} requests"
     repeated = "" if figures.num_iters == 1 else f", median of {figures.num_iters}"
-    return f"{requests}, {figures.input_len} tokens in, {figures.output_len} out{repeated}"
+    prefix = f" behind {figures.prefix_len} that all share" if figures.prefix_len else ""
+    return f"{requests}, {figures.input_len} tokens in{prefix}, {figures.output_len} out{repeated}"
 
 
 def _describe_setup(setup: Setup) -> str:

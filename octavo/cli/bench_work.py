@@ -47,13 +47,15 @@ class AttentionWork:
         """In each head a score, and a share of a value: a product and a sum for each feature of both."""
         return cls(4 * layer.num_heads * layer.head_size, kv_bytes, layer.window)
 
-    def of_step(self, num_requests: int, num_new_tokens: int, context: int) -> Work:
+    def of_step(self, num_requests: int, num_new_tokens: int, context: int, shared: int = 0) -> Work:
         """As `ModelWork.of_step`."""
         most = self.window or context
         seen = np.arange(context - num_new_tokens + 1, context + 1).clip(max=most)  # by each new token
         read = min(context, most + num_new_tokens - 1)
+        read_again = max(read + shared - context, 0)  # what each request but one finds read already
         num_ops = float(num_requests * self.pair_ops * seen.sum())
-        return Work(num_requests * self.kv_bytes * read, {ATTENTION_ARITHMETIC: num_ops})
+        num_read = num_requests * read - (num_requests - 1) * read_again
+        return Work(self.kv_bytes * num_read, {ATTENTION_ARITHMETIC: num_ops})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,15 @@ class ModelWork:
     head_ops: Mapping[str, int]  # of one token's logits
     attention: tuple[AttentionWork, ...]  # by layer
 
-    def of_step(self, num_requests: int, num_new_tokens: int, context: int) -> Work:
-        """A step in which each request runs `num_new_tokens`, and has `context` tokens after it."""
+    def of_step(self, num_requests: int, num_new_tokens: int, context: int, shared: int = 0) -> Work:
+        """A step in which each request runs `num_new_tokens`, and has `context` tokens after it, of which the
+        first `shared` are the same in all.
+        """
         num_tokens = num_requests * num_new_tokens
         work = Work(self.weight_bytes, {name: count * num_tokens for name, count in self.token_ops.items()})
         work += Work(0, {name: count * num_requests for name, count in self.head_ops.items()})
         for layer in self.attention:
-            work += layer.of_step(num_requests, num_new_tokens, context)
+            work += layer.of_step(num_requests, num_new_tokens, context, shared)
         return work
 
 

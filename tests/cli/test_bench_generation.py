@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def runner(tiny_model: Path) -> LoadRunner:
     return LoadRunner(_engine(tiny_model))
 
 
-def _engine(model: Path) -> LLMEngine:
+def _engine(model: Path, *, enable_prefix_caching: bool = False) -> LLMEngine:
     return LLMEngine.from_config(
         EngineConfig.from_settings(
             model=str(model),
@@ -41,7 +42,7 @@ def _engine(model: Path) -> LLMEngine:
             max_model_len=64,
             block_size=16,
             num_blocks_override=NUM_BLOCKS,
-            enable_prefix_caching=False,
+            enable_prefix_caching=enable_prefix_caching,
         )
     )
 
@@ -124,6 +125,31 @@ def test_requests_that_are_to_run_at_once_must_all_have_rows_and_blocks(runner: 
         runner.check_fits(Load(5, 4, 4))
     with pytest.raises(CapacityError, match=r"4 requests of 65 tokens take 20 blocks.*which has 16"):
         runner.check_fits(Load(4, 48, 17))
+
+
+def test_a_prefix_takes_its_blocks_once(runner: LoadRunner) -> None:
+    runner.check_fits(Load(4, 32, 16, prefix_len=64))
+    with pytest.raises(CapacityError, match=r"4 requests of 113 tokens take 20 blocks.*which has 16"):
+        runner.check_fits(Load(4, 32, 17, prefix_len=64))
+
+
+def test_a_prefix_is_computed_before_the_clock_starts_and_prompts_are_computed_each_time(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = LoadRunner(_engine(tiny_model, enable_prefix_caching=True))
+    counts: list[int] = []
+    forward = runner.backend.forward
+
+    def counting(batch: Any) -> Any:
+        counts.append(len(batch.token_ids))
+        return forward(batch)
+
+    monkeypatch.setattr(runner.backend, "forward", counting)
+    for prefix_steps in ([16, 16, 1], [1]):
+        counts.clear()
+        run = runner.run(Load(3, 4, 2, prefix_len=32))
+        assert counts == [*prefix_steps, 12, 3]
+        assert len(run.steps) == 2
 
 
 def test_a_timed_backend_does_what_its_backend_does_and_counts_the_time() -> None:

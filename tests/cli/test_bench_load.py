@@ -56,6 +56,13 @@ def test_a_table_is_for_people(octavo: Octavo, tiny_model: Path) -> None:
     assert "decode" not in result.stdout
 
 
+def test_a_prefix_is_told_of(octavo: Octavo, tiny_model: Path) -> None:
+    shape = ["--batch-size", "2", "--input-len", "8", "--output-len", "3", "--prefix-len", "40"]
+    result = octavo("bench", "latency", str(tiny_model), *shape, *SETTINGS)
+    assert result.exit_code == 0, result.output
+    assert "2 requests, 8 tokens in behind 40 that all share, 3 out" in result.stdout
+
+
 def test_more_prompts_than_fit_at_once_wait_in_throughput_and_are_refused_in_latency(
     octavo: Octavo, tiny_model: Path
 ) -> None:
@@ -68,11 +75,12 @@ def test_more_prompts_than_fit_at_once_wait_in_throughput_and_are_refused_in_lat
 
 
 @pytest.mark.parametrize("command", ["latency", "throughput"])
-def test_prompts_are_never_taken_from_the_prefix_cache(
+def test_only_a_prefix_that_all_prompts_share_is_cached(
     octavo: Octavo, core: ScriptedCore, command: str
 ) -> None:
     octavo("bench", command, "any")  # ends where it looks inside the core, which is none here
-    assert [config.cache.enable_prefix_caching for config in core.configs] == [False]
+    octavo("bench", command, "any", "--prefix-len", "100")
+    assert [config.cache.enable_prefix_caching for config in core.configs] == [False, True]
     assert octavo("bench", command, "any", "--enable-prefix-caching").exit_code == 2
 
 

@@ -36,6 +36,12 @@ def test_a_step_reads_the_weights_once_and_each_requests_context() -> None:
     assert step == Work(1000 + 3 * 100 * 10, {"int8": 3 * 57, "f32": 3 * 3, "bf16": 3 * 100 * 4})
 
 
+@pytest.mark.parametrize(("window", "num_read"), [(None, 60 + 3 * 40), (50, 10 + 3 * 40), (30, 3 * 30)])
+def test_what_requests_share_is_read_once(window: int | None, num_read: int) -> None:
+    step = AttentionWork(4, 10.0, window).of_step(num_requests=3, num_new_tokens=1, context=100, shared=60)
+    assert step.num_bytes == 10 * num_read
+
+
 def test_only_the_last_token_of_a_prompt_has_logits() -> None:
     work = ModelWork(1000, {"int8": 50}, {"int8": 7}, ())
     assert work.of_step(num_requests=2, num_new_tokens=5, context=5).num_ops == {"int8": 2 * 5 * 50 + 2 * 7}

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.scheduler import Scheduler
 from tests.native import BACKENDS
 
@@ -109,6 +110,16 @@ def test_outputs_are_equal_to_the_bit(
     llm.engine.client.core.scheduler.check()
 
 
+def test_a_prefix_that_all_running_requests_share_leaves_no_trace(tiny_model: Path, backend: str) -> None:
+    requests = [(COMMON * 4 + prompt, params) for prompt, params in _requests()[::2]]
+    expected = [_run(_engine(tiny_model, backend, threads=1), [request])[0] for request in requests]
+    llm = _engine(tiny_model, backend, block_size=16)
+    with _common_prefixes() as lengths:
+        _run(llm, requests[:1])  # leaves the prefix in the cache
+        assert _run(llm, requests) == expected
+    assert max(lengths) >= 8, "eight blocks of 16 tokens are a chunk of the native backend"
+
+
 def test_prefix_hits_happen_where_they_are_compared(tiny_model: Path, backend: str) -> None:
     llm = _engine(tiny_model, backend)
     prompt, params = _requests()[5]
@@ -156,3 +167,19 @@ def _counted_preemptions() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Scheduler, "_preempt", counting)
         yield preempted
+
+
+@contextmanager
+def _common_prefixes() -> Iterator[list[int]]:
+    """How many blocks all running requests share, at each step meanwhile."""
+    lengths: list[int] = []
+    original = KVCacheManager.get_num_common_prefix_blocks
+
+    def noting(self: KVCacheManager, *arguments: Any) -> list[int]:
+        found = original(self, *arguments)
+        lengths.extend(found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KVCacheManager, "get_num_common_prefix_blocks", noting)
+        yield lengths

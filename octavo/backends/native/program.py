@@ -83,7 +83,14 @@ class Program:
         arrays of another kind or with places outside the cache.
         """
         groups = [
-            (each.query_start_loc, each.seq_lens, each.block_table, each.slot_mapping) for each in attention
+            (
+                each.query_start_loc,
+                each.seq_lens,
+                each.block_table,
+                each.slot_mapping,
+                each.num_common_prefix_blocks,
+            )
+            for each in attention
         ]
         return self._native.run(
             num_tokens, token_ids, positions, groups, [inputs[name] for name in self._input_names]

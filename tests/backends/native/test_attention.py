@@ -13,23 +13,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from octavo.backends.native.kv_cache import KVCaches, KVType, head_bytes
-from octavo.backends.native.program import compile_program
-from octavo.ops import AttentionLayer, Ops, Rope, RopeStyle
+from octavo.backends.native.kv_cache import KVType
+from octavo.ops import AttentionLayer, Rope, RopeStyle
 from octavo.types.batch import CommonAttentionMetadata
-from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
 from tests.backends.attention_steps import (
-    Attend,
     Tokens,
     exact_attention,
     random_steps,
     random_tokens,
     run_steps,
 )
+from tests.backends.native.attention_programs import KV_TYPES, NUM_BLOCKS, make_attend
 from tests.models.tiny_llama import make_weight
 
-KV_TYPES: tuple[KVType, ...] = ("f32", "bf16", "fp8_e4m3")
-NUM_BLOCKS = 80
 LAYER = AttentionLayer(index=0, num_heads=6, num_kv_heads=2, head_size=32, scale=32**-0.5)
 # Kernels differ by the rows that share K and V, by the head's vectors, and by what is masked.
 LAYERS = {
@@ -59,32 +55,6 @@ def stored(kv_type: KVType) -> Callable[[np.ndarray], np.ndarray]:
 
         return through_fp8
     return lambda x: x if kv_type == "f32" else x.astype(ml_dtypes.bfloat16).astype(np.float32)
-
-
-def make_attend(
-    engine: Any, layer: AttentionLayer, kv_type: KVType, block_size: int = 16, rope: Rope | None = None
-) -> Attend:
-    """A program of one layer, on a cache of its own; with `rope` it turns q and k."""
-    spec = FullAttentionSpec(
-        block_size, layer.num_kv_heads, layer.head_size, head_bytes(kv_type, layer.head_size)
-    )
-    caches = KVCaches(KVCacheConfig(NUM_BLOCKS, (KVCacheGroup(spec, (layer.index,)),)), kv_type)
-    heads = (layer.num_heads, layer.num_kv_heads, layer.num_kv_heads)
-
-    def function(ops: Ops, token_ids: Any, positions: Any, qkv: Any) -> Any:
-        q, k, v = ops.split_heads(qkv, heads)
-        if rope is not None:
-            q, k = ops.rope(q, positions, rope), ops.rope(k, positions, rope)
-        return ops.attention(q, k, v, layer)
-
-    program = compile_program(engine, function, {"qkv": sum(heads) * layer.head_size}, caches)
-
-    def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, metadata: CommonAttentionMetadata) -> np.ndarray:
-        qkv = np.concatenate([q, k, v], axis=1).reshape(len(q), -1)
-        (out,) = program.run(len(q), positions=metadata.positions, attention=[metadata], qkv=qkv)
-        return out.copy()
-
-    return attend
 
 
 def make_requests(layer: AttentionLayer, block_size: int, lengths: Sequence[int] = LENGTHS) -> list[Tokens]:

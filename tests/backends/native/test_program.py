@@ -174,17 +174,17 @@ def attending(engine: Any) -> Program:
 
 def metadata(**changes: Any) -> CommonAttentionMetadata:
     """Two requests: 2 tokens after 18, and 3 tokens at the start. Blocks of 16."""
-    arrays = {
+    fields: dict[str, Any] = {
         "query_start_loc": np.array([0, 2, 5], np.int32),
         "seq_lens": np.array([20, 3], np.int32),
         "block_table": np.array([[1, 3], [2, 0]], np.int32),
         "slot_mapping": np.array([50, 51, 32, 33, 34]),
+        "num_common_prefix_blocks": 0,
     }
     return CommonAttentionMetadata(
-        **{**arrays, **changes},
+        **{**fields, **changes},
         positions=np.array([18, 19, 0, 1, 2]),
         is_prefilling=np.zeros(2, bool),
-        num_common_prefix_blocks=0,
     )
 
 
@@ -210,13 +210,26 @@ def metadata(**changes: Any) -> CommonAttentionMetadata:
         ({"slot_mapping": np.array([50, 51, 32, 33, 64])}, "slot_mapping holds 64; slots are 0 up to 63"),
         ({"slot_mapping": np.array([50, 51, 32, 33, -2])}, "slot_mapping holds -2"),
         ({"slot_mapping": np.array([50, 51])}, "slot_mapping has 2 entries; it must have 5"),
+        ({"num_common_prefix_blocks": -1}, "num_common_prefix_blocks is -1; .* from 0 to the 2 columns"),
+        ({"num_common_prefix_blocks": 3}, "num_common_prefix_blocks is 3; .* from 0 to the 2 columns"),
+        ({"num_common_prefix_blocks": 0.5}, "num_common_prefix_blocks is 0.5; it must be a number"),
+        (
+            {"num_common_prefix_blocks": 1, "seq_lens": np.array([20, 19], np.int32)},
+            "num_common_prefix_blocks is 1, but in block_table request 1 begins with other blocks",
+        ),
     ],
 )
 def test_places_that_are_not_the_steps_are_refused_by_name(
-    engine: Any, changes: dict[str, np.ndarray], complaint: str
+    engine: Any, changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         attending(engine).run(5, attention=[metadata(**changes)], x=random_array(5, 128))
+
+
+def test_common_blocks_are_compared_as_far_as_all_requests_have_computed_them(engine: Any) -> None:
+    program, x = attending(engine), random_array(5, 128)
+    (y,) = program.run(5, attention=[metadata(num_common_prefix_blocks=1)], x=x)
+    assert np.array_equal(y, program.run(5, attention=[metadata()], x=x)[0])
 
 
 def test_blocks_past_a_requests_length_are_not_looked_at(engine: Any) -> None:
