@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from octavo.backends.backend import Backend
-from octavo.config import AUTO, EngineConfig
+from octavo.config import AUTO, EngineConfig, SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.deadlines import Deadlines, StepTimes
 from octavo.engine.executor import InprocExecutor
@@ -21,7 +21,7 @@ from octavo.models.model import Model
 from octavo.models.spec import ModelSpec
 from octavo.ops import AttentionLayer
 from octavo.scheduler.scheduler import Scheduler
-from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from octavo.types.kv import UNBOUNDED, FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
 from octavo.types.observer import Observers
 from octavo.types.outputs import EngineInfo
 from octavo.weights.loader import ModelFiles
@@ -31,6 +31,10 @@ from octavo.worker.model_runner import ModelRunner
 from octavo.worker.processors import default_num_threads
 
 logger = get_logger(__name__)
+
+# Tokens of a prompt that a step runs at most where layers have windows (or as many as the largest one): what
+# a window must hold grows with it, and speed, beyond a few hundred, does not.
+WINDOWED_CHUNK = 512
 
 
 def build_engine(
@@ -136,12 +140,20 @@ def _plan_kv_cache(
     """The cache that was asked for, or of a share of the memory, but not larger than could ever be used."""
     cache = config.cache
     specs = [_cache_spec(layer, cache.block_size, backend) for layer in layers]
-    max_chunk = min(config.scheduler.max_num_batched_tokens, longest)
+    max_chunk = _max_chunk(config.scheduler, layers)
     planned = plan_kv_cache(specs, kv_cache_bytes(cache), max_chunk, cache.num_blocks_override)
     if cache.kv_cache_memory is not None or cache.num_blocks_override is not None:
         return planned
     most = 1 + config.scheduler.max_num_seqs * planned.num_blocks_for(longest)
     return replace(planned, num_blocks=min(planned.num_blocks, most))
+
+
+def _max_chunk(config: SchedulerConfig, layers: tuple[AttentionLayer, ...]) -> int:
+    """Most tokens of one request in a step."""
+    windows = [layer.window for layer in layers if layer.window is not None]
+    if not windows or not config.enable_chunked_prefill:
+        return UNBOUNDED
+    return min(max(*windows, WINDOWED_CHUNK), config.max_num_batched_tokens)
 
 
 def _cache_spec(layer: AttentionLayer, block_size: int, backend: Backend) -> KVCacheSpec:

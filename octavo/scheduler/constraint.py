@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from octavo.config import SchedulerConfig
+from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.budget import StepBudget
 from octavo.scheduler.request import Request, RequestStatus
 
@@ -50,6 +51,17 @@ class LongPrefill(StatelessConstraint):
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
         """The threshold, unless nobody else wants a share of the step."""
         return min(count, self.threshold) if budget.num_candidates > 1 else count
+
+
+class ChunkLimit(StatelessConstraint):
+    """A request runs at most `most` tokens in a step, even alone: what windows can hold is reckoned by it."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
+        """That many."""
+        return min(count, self.most)
 
 
 class TokenBudget(StatelessConstraint):
@@ -131,7 +143,7 @@ class TenantShare(StatelessConstraint):
         return max(min(count, most - budget.prefill_tokens[tenant]), 0)
 
 
-def create_constraints(config: SchedulerConfig, step_alignment: int) -> list[Constraint]:
+def create_constraints(config: SchedulerConfig, kv_cache: KVCacheManager) -> list[Constraint]:
     """The constraints that `config` and the KV cache ask for, in the order in which they have their say."""
     most = config.max_num_batched_tokens
     threshold = config.long_prefill_token_threshold
@@ -145,8 +157,10 @@ def create_constraints(config: SchedulerConfig, step_alignment: int) -> list[Con
     if config.scheduling_policy == "fair" and config.enable_chunked_prefill:
         constraints.append(TenantShare(least=-(-most // 8)))
     constraints.append(TokenBudget())
-    if config.enable_chunked_prefill and step_alignment > 1:
-        constraints.append(StepAlignment(step_alignment))
+    if config.enable_chunked_prefill and kv_cache.config.max_chunk < most:
+        constraints.append(ChunkLimit(kv_cache.config.max_chunk))
+    if config.enable_chunked_prefill and kv_cache.step_alignment > 1:
+        constraints.append(StepAlignment(kv_cache.step_alignment))
     if config.max_num_partial_prefills is not None:
         constraints.append(PartialPrefills(config.max_num_partial_prefills))
     return constraints

@@ -38,7 +38,7 @@ class Scheduler(RequestLifecycle):
         constraints: Sequence[Constraint] = (),
         observer: Observer | None = None,
     ) -> None:
-        all_constraints = [*constraints, *create_constraints(config, kv_cache.step_alignment)]
+        all_constraints = [*constraints, *create_constraints(config, kv_cache)]
         super().__init__(config, kv_cache, max_model_len, all_constraints, observer or Observer())
         _check_chunking(config, self.max_model_len)
         self._in_flight: dict[int, list[ScheduledTurn]] = {}  # by the step's number, the oldest first

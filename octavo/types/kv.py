@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+UNBOUNDED = 2**31 - 1  # tokens: longer than any sequence
+
 
 @dataclass(frozen=True, slots=True)
 class KVCacheSpec(ABC):
@@ -121,7 +123,8 @@ class KVCacheConfig:
 
     num_blocks: int
     groups: tuple[KVCacheGroup, ...]
-    max_chunk: int = 1  # most tokens of a request that a step runs: bounds what a window holds at once
+    # Most tokens of a request that a step runs: bounds what a window holds at once.
+    max_chunk: int = UNBOUNDED
 
     @property
     def group_size(self) -> int:
@@ -159,6 +162,3 @@ class KVCacheConfig:
             else:
                 high = middle - 1
         return low
-
-
-UNBOUNDED = 2**31 - 1  # tokens: longer than any sequence

@@ -159,9 +159,9 @@ class World:
         max_model_len = rng.choice([2, 5, 10, 16, 24])
         chunked = rng.random() < 0.7
         most = rng.choice([1, 4, 8, 16, 32]) if chunked else max_model_len + rng.randint(0, 4)
-        layout = make_kv_config(
-            1, block_size, kinds=rng.choice(KINDS), reach=rng.randint(1, 10), max_chunk=most
-        )
+        max_chunk = rng.choice([most, rng.randint(1, most)]) if chunked else most
+        kinds, reach = rng.choice(KINDS), rng.randint(1, 10)
+        layout = make_kv_config(1, block_size, kinds=kinds, reach=reach, max_chunk=max_chunk)
         # From a prompt token and an answer to three times the longest sequence, and the null block.
         fewest, enough = layout.num_blocks_for(2), 3 * layout.num_blocks_for(max_model_len)
         kv_config = replace(layout, num_blocks=1 + rng.randint(fewest, max(fewest, enough)))
@@ -314,9 +314,8 @@ class World:
             self.records[output.request_id].take(output)
             if output.finish_reason is FinishReason.ERROR:
                 reason = str(output.stop_reason)
-                assert self.failed or any(
-                    known in reason for known in ("not finite", "the deadline", "the prompt has")
-                )
+                known = ("not finite", "the deadline", "the prompt has")
+                assert self.failed or any(words in reason for words in known), reason
         if self.scheduler.pause_state is PauseState.UNPAUSED:
             self.check_shares(running)
             self.check_admissions()
