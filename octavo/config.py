@@ -102,8 +102,50 @@ class SchedulerConfig:
         "most tokens a request runs in a step others want a share of; default: half a step; 0 = no limit",
         least=0,
     )
-    scheduling_policy: Literal["fcfs", "priority"] = _setting(
-        "fcfs", "who goes first: in order of arrival, or by the request's priority"
+    max_num_partial_prefills: int | None = _setting(
+        None, "most requests that are in the middle of their prompts at once; default: no limit", least=1
+    )
+    prefill_schedule_interval: int = _setting(
+        1, "run prompts in every so manyth step only, as long as others decode", least=1, most=2**16
+    )
+    watermark: float = _setting(
+        0.0, "share of the KV cache that admission leaves free for those who run", least=0, most=0.9
+    )
+    scheduling_policy: Literal["fcfs", "priority", "fair"] = _setting(
+        "fcfs",
+        "who goes first: in order of arrival; by the request's priority; or fair sharing between tenants",
+    )
+    priority_aging_s: float = _setting(
+        300.0, "seconds of waiting that count as much as one level of priority; 0 = nothing does"
+    )
+    tenant_weights: str | None = _setting(
+        None, "shares of tenants under the fair policy, like alice=2,bob=0.5; those not named have 1"
+    )
+    enable_cascade_attention: bool = _setting(
+        True, "attend a beginning that all running requests share once for all of them"
+    )
+    pipeline_depth: int = _setting(
+        1, "steps in flight at once: with 2 the next one is planned while one runs", least=1, most=8
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationConfig:
+    """What is told of the engine's work while it runs."""
+
+    log_stats: bool = _setting(False, "log throughput, load and cache hits every 10 seconds, as info")
+    kv_events_endpoint: str | None = _setting(
+        None, "ZeroMQ address to publish changes of the prefix cache at, such as tcp://127.0.0.1:5557"
+    )
+    kv_events_replay_endpoint: str | None = _setting(
+        None, "ZeroMQ address where subscribers ask for events they missed, and for the whole of the cache"
+    )
+    kv_events_topic: str = _setting("kv-events", "what every message of the event stream begins with")
+    kv_events_buffer_steps: int = _setting(
+        10_000, "steps whose events are kept for replays", least=1, most=2**24
+    )
+    kv_events_hwm: int = _setting(
+        100_000, "most messages kept for a slow subscriber before it misses some", least=1, most=2**24
     )
 
 
@@ -114,6 +156,7 @@ class EngineConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    observation: ObservationConfig = field(default_factory=ObservationConfig)
     backend: Literal["auto", "native", "reference"] = _setting(
         AUTO,
         "what computes: native (C++ kernels) or reference (numpy, slow, the oracle of every test); auto = "
@@ -131,6 +174,7 @@ class EngineConfig:
             section = getattr(self, setting.section) if setting.section else self
             setting.check(name, getattr(section, name))
         self._check_backend()
+        self._check_kv_events()
 
     def _check_backend(self) -> None:
         """Raise ConfigError for a cache that the backend does not have."""
@@ -141,6 +185,20 @@ class EngineConfig:
             )
         if self.backend == "reference":
             self.require_reference_dtype()
+
+    def _check_kv_events(self) -> None:
+        """Raise ConfigError for settings of KV events that have nothing to work on."""
+        endpoint, replay = self.observation.kv_events_endpoint, self.observation.kv_events_replay_endpoint
+        if endpoint is not None and not self.cache.enable_prefix_caching:
+            raise ConfigError(
+                f"kv_events_endpoint is {endpoint!r}, but without enable_prefix_caching there are no events; "
+                "set that too, or leave this out"
+            )
+        if replay is not None and endpoint is None:
+            raise ConfigError(
+                f"kv_events_replay_endpoint is {replay!r}, but no events are published; set "
+                "kv_events_endpoint too, or leave this out"
+            )
 
     def require_reference_dtype(self) -> None:
         """Raise ConfigError for a kv_cache_dtype that the reference backend does not have."""

@@ -44,5 +44,9 @@ class CapacityError(OctavoError, MemoryError):
     """Memory that is not there. The message names both sizes and the largest setting that fits."""
 
 
+class EventsLostError(OctavoError, LookupError):
+    """Events of the KV cache that no replay brings back. The message says what to start again from."""
+
+
 class EngineDeadError(OctavoError, RuntimeError):
     """The engine failed in a way it cannot recover from; a new one must be made."""

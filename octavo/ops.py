@@ -81,11 +81,12 @@ class AttentionLayer:
 class Ops(Protocol[Tensor]):
     """The vocabulary of models. Every operation gives a new tensor and leaves its arguments alone."""
 
-    def embedding(self, token_ids: Tensor, table: Weight) -> Tensor:
-        """Rows `token_ids` [T] of `table` (vocab, hidden) → [T, hidden]."""
+    def embedding(self, token_ids: Tensor, table: Weight, scale: float = 1.0) -> Tensor:
+        """Rows `token_ids` [T] of `table` (vocab, hidden), times `scale` → [T, hidden]."""
 
-    def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
-        """`x / sqrt(mean(x²) + eps) * weight`, the mean over each row of x [T, size] → [T, size].
+    def rms_norm(self, x: Tensor, weight: Weight, eps: float, residual: Tensor | None = None) -> Tensor:
+        """`x / sqrt(mean(x²) + eps) * weight`, the mean over each row of x [T, size], plus `residual`, of the
+        same shape → [T, size].
 
         Root Mean Square Layer Normalization, 2019.
         """
@@ -114,4 +115,10 @@ class Ops(Protocol[Tensor]):
         + e^-z).
 
         GLU Variants Improve Transformer, 2020.
+        """
+
+    def gelu_tanh_and_mul(self, x: Tensor) -> Tensor:
+        """As silu_and_mul with `gelu(z) = z / 2 * (1 + tanh(sqrt(2 / π) * (z + 0.044715 z³)))`.
+
+        Gaussian Error Linear Units, 2016, which gives this formula as an approximation.
         """

@@ -7,12 +7,14 @@ follows. So a token computed over anything but its request's own context shows i
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.deadlines import Deadlines, StepTimes
+from octavo.engine.executor import InprocExecutor
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.constraint import Constraint
 from octavo.scheduler.request import Request
@@ -115,8 +117,14 @@ def make_core(
     """An engine core on a FakeExecutor; `settings` are those of `make_scheduler`."""
     max_chunk = settings.get("max_num_batched_tokens", SchedulerConfig().max_num_batched_tokens)
     kv_config = make_kv_config(num_blocks, block_size, num_groups, kinds, reach, max_chunk)
-    scheduler = make_scheduler(kv_config, **settings)
-    return EngineCore(scheduler, FakeExecutor(kv_config, scheduler.config))
+    return make_core_of(make_scheduler(kv_config, **settings))
+
+
+def make_core_of(scheduler: Scheduler, clock: Callable[[], float] = lambda: 0.0) -> EngineCore:
+    """An engine core that runs `scheduler`'s steps on a FakeExecutor, and looks at `clock`."""
+    runner = FakeExecutor(scheduler.kv_cache.config, scheduler.config)
+    deadlines = Deadlines(clock, StepTimes(clock), scheduler.config.max_num_batched_tokens)
+    return EngineCore(scheduler, InprocExecutor(runner), deadlines)
 
 
 # ----------------------------------------------------------------------------------------------- pseudo model
@@ -143,9 +151,16 @@ def prefixes_of(token_ids: Iterable[int]) -> list[int]:
 
 def generate_alone(request: EngineCoreRequest, max_model_len: int) -> tuple[list[int], FinishReason]:
     """What `request` gets when nobody else is there, worked out without any part of the engine."""
+    return generate_after(request.prompt_token_ids, request, max_model_len)
+
+
+def generate_after(
+    context: Sequence[int], request: EngineCoreRequest, max_model_len: int
+) -> tuple[list[int], FinishReason]:
+    """The same after `context`, of which `request`'s prompt is the end: what a session's turn gets."""
     params = request.sampling_params
-    prefix = prefixes_of(request.prompt_token_ids)[-1]
-    room = max_model_len - len(request.prompt_token_ids)
+    prefix = prefixes_of(context)[-1]
+    room = max_model_len - len(context)
     generated: list[int] = []
     for _ in range(room if params.max_tokens is None else min(params.max_tokens, room)):
         token_id = sample(prefix)
@@ -190,6 +205,7 @@ class FakeRow:
     num_computed_tokens: int
     tables: list[list[int]]  # per group; 0 where there is no block, or none that is in sight any longer
     num_skipped: list[int]  # per group, leading entries that are out of sight
+    is_void: bool = False  # it failed, and nobody cares what becomes of it
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
@@ -230,15 +246,20 @@ class FakeExecutor:
             self._fail(output)
         for req_id, count in output.num_scheduled_tokens.items():
             row = self.rows[self.row_of[req_id]]
-            for group, table in zip(self.groups, row.tables, strict=True):
-                start, stop = row.num_computed_tokens, row.num_computed_tokens + count
-                assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
-                written = {table[index] for index in group.written(start, stop, len(table))}
-                assert all(self.num_holders[block_id] == 1 for block_id in written), (
-                    f"{row.req_id} writes to a shared block, or to none"
-                )
-                group.forward(self.kv, row, table, start, stop)
+            if not row.is_void:
+                self._forward(row, count)
             row.num_computed_tokens += count
+
+    def _forward(self, row: FakeRow, count: int) -> None:
+        """Read the context from the cache, and write the step's tokens to it."""
+        start, stop = row.num_computed_tokens, row.num_computed_tokens + count
+        assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
+        for group, table in zip(self.groups, row.tables, strict=True):
+            written = {table[index] for index in group.written(start, stop, len(table))}
+            assert all(self.num_holders[block_id] == 1 for block_id in written), (
+                f"{row.req_id} writes to a shared block, or to none"
+            )
+            group.forward(self.kv, row, table, start, stop)
 
     def sample_tokens(self) -> ModelRunnerOutput:
         scheduled = self.outputs[-1].num_scheduled_tokens
@@ -248,10 +269,14 @@ class FakeExecutor:
         for req_id in scheduled:
             row = self.rows[self.row_of[req_id]]
             length = row.num_computed_tokens
+            if row.is_void:
+                sampled[req_id] = [VOCAB_SIZE - 1]
+                continue
             if length < len(row.token_ids):
                 continue
             if (req_id, length) in self.invalid:
                 self._spoil(row, scheduled[req_id])
+                row.is_void = True
                 sampled[req_id] = [INVALID_TOKEN_ID]
             else:
                 sampled[req_id] = [sample(row.prefixes[-1])]
@@ -349,7 +374,10 @@ class FakeExecutor:
             for req_id, count in output.num_scheduled_tokens.items():
                 self.rows[self.row_of[req_id]].num_computed_tokens += count
         for req_id, count in output.num_scheduled_tokens.items():
-            self._spoil(self.rows[self.row_of[req_id]], count)
+            row = self.rows[self.row_of[req_id]]
+            if not row.is_void:
+                self._spoil(row, count)
+            row.is_void = True
         self.fails_in = None
         raise RuntimeError("this step was told to fail")
 

@@ -8,7 +8,9 @@ output matrix that no token has (padding, as real models have it).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -42,8 +44,13 @@ CONFIG = {
 
 def write_tiny_model(folder: Path, seed: int = 0) -> Path:
     """Write the model to `folder`, which must exist, and return it."""
-    save_file(_random_weights(np.random.default_rng(seed)), folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return write_folder(folder, CONFIG, _random_weights(np.random.default_rng(seed)))
+
+
+def write_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Path:
+    """Write a model with this tokenizer, and so of CONFIG's vocabulary, to `folder` and return it."""
+    save_file(dict(weights), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
     _make_tokenizer().save(str(folder / "tokenizer.json"))
     tokenizer_config = {"eos_token": "<|eos|>", "bos_token": "<|bos|>", "chat_template": CHAT_TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))

@@ -33,6 +33,19 @@ RopeStyle rope_style_named(const std::string& name) {
     refuse("style is '", name, "'; it must be none, half or interleaved");
 }
 
+Activation activation_named(const std::string& name) {
+    if (name == "none") {
+        return Activation::none;
+    }
+    if (name == "silu") {
+        return Activation::silu;
+    }
+    if (name == "gelu_tanh") {
+        return Activation::gelu_tanh;
+    }
+    refuse("activation is '", name, "'; it must be none, silu or gelu_tanh");
+}
+
 void require_columns(const char* name, const View& view, int64_t num_columns) {
     require(view.num_columns == num_columns, name, " has ", view.num_columns, " columns; it must have ",
             num_columns);
@@ -93,15 +106,12 @@ const float* OwnedProgram::optional_vector(nb::object array, const char* name, i
     return values.data;
 }
 
-KVCache OwnedProgram::cache_of(nb::object cache, int layer, int group) {
-    const KVCacheGroup& caches = nb::cast<const KVCacheGroup&>(cache);
-    require(0 <= layer && layer < caches.num_layers(), "layer is ", layer, "; the cache has ",
-            caches.num_layers());
+KVCache OwnedProgram::cache_of(nb::object cache, int group) {
+    const KVCache found = nb::cast<const KVCache&>(cache);
     require(0 <= group && group < MAX_GROUPS, "group is ", group, "; it must be from 0 to ", MAX_GROUPS - 1);
     if (needs_.groups.size() <= static_cast<size_t>(group)) {
         needs_.groups.resize(group + 1);
     }
-    const KVCache found = caches.layer(layer);
     StepNeeds::Group& needed = needs_.groups[group];
     require(needed.num_blocks == 0 ||
                 (needed.num_blocks == found.num_blocks && needed.block_size == found.block_size),
@@ -112,13 +122,15 @@ KVCache OwnedProgram::cache_of(nb::object cache, int layer, int group) {
     return found;
 }
 
-void OwnedProgram::embedding(const std::string& format, nb::object table, int64_t k, const Place& out) {
+void OwnedProgram::embedding(const std::string& format, nb::object table, int64_t k, float scale,
+                             const Place& out) {
     const auto rows = array_of<uint8_t, 2>(table, "table");
     const Embedding embedding{format_named(format),
                               rows.data(),
                               static_cast<int64_t>(rows.shape(0)),
                               static_cast<int64_t>(rows.shape(1)),
                               k,
+                              scale,
                               write(out, "out")};
     const int block = info(embedding.format).block;
     require(k > 0 && k % block == 0, "k is ", k, "; ", format, " takes a multiple of ", block);
@@ -139,18 +151,23 @@ void OwnedProgram::rope_angles(nb::object frequencies, float magnitude, const Pl
     program_.add(RopeAngles{{values.data, values.data + values.size}, magnitude, to});
 }
 
-void OwnedProgram::rms_norm(const Place& x, nb::object weight, float eps, const Place& out) {
+void OwnedProgram::rms_norm(const Place& x, nb::object weight, float eps,
+                            const std::optional<Place>& residual, const Place& out) {
     const Vector scale = vector(std::move(weight), "weight");
-    const RmsNorm norm{read(x, "x"), scale.data, static_cast<int>(scale.size), eps, write(out, "out")};
+    RmsNorm norm{read(x, "x"), scale.data, static_cast<int>(scale.size), eps, {}, write(out, "out")};
     require_heads("x", norm.x, scale.size);
     require_columns("out", norm.out, norm.x.num_columns);
+    if (residual) {
+        norm.residual = read(*residual, "residual");
+        require_columns("residual", norm.residual, norm.x.num_columns);
+    }
     program_.add(norm);
 }
 
 void OwnedProgram::linear(const Place& x, nb::object norm_weight, float norm_eps,
-                          const std::vector<nb::object>& parts, bool gated,
+                          const std::vector<nb::object>& parts, const std::string& activation,
                           const std::optional<Place>& residual, const Place& out) {
-    Linear linear{read(x, "x"), {}, {}, gated, {}, write(out, "out")};
+    Linear linear{read(x, "x"), {}, {}, activation_named(activation), {}, write(out, "out")};
     linear.norm = {optional_vector(std::move(norm_weight), "norm_weight", linear.x.num_columns), norm_eps};
     require(!parts.empty(), "parts is empty; a linear map has at least one matrix");
     int64_t num_outputs = 0;
@@ -162,7 +179,7 @@ void OwnedProgram::linear(const Place& x, nb::object norm_weight, float norm_eps
         linear.parts.push_back(matrix);
         owners_.push_back(part);
     }
-    if (gated) {
+    if (linear.gated()) {
         const PackedMatrix &gate = linear.parts.front(), &up = linear.parts.back();
         require(parts.size() == 2 && gate.n == up.n && gate.format == up.format && !gate.bias == !up.bias,
                 "a gated linear map has two parts, of one size and format, both with a bias or both without");
@@ -177,10 +194,11 @@ void OwnedProgram::linear(const Place& x, nb::object norm_weight, float norm_eps
     program_.add(std::move(linear));
 }
 
-void OwnedProgram::silu_and_mul(const Place& x, const Place& out) {
-    const SiluAndMul activation{read(x, "x"), write(out, "out")};
-    require_columns("x", activation.x, int64_t{2} * activation.out.num_columns);
-    program_.add(activation);
+void OwnedProgram::activate_and_mul(const Place& x, const std::string& activation, const Place& out) {
+    const ActivateAndMul gate{read(x, "x"), activation_named(activation), write(out, "out")};
+    require(gate.activation != Activation::none, "activation is 'none'; it must be silu or gelu_tanh");
+    require_columns("x", gate.x, int64_t{2} * gate.out.num_columns);
+    program_.add(gate);
 }
 
 void OwnedProgram::rope(const Place& x, const Place& angles, const std::string& style, int head_size,
@@ -196,9 +214,9 @@ void OwnedProgram::rope(const Place& x, const Place& angles, const std::string& 
 
 void OwnedProgram::attention_inputs(const Place& q, const Place& k, const Place& v,
                                     const std::optional<Place>& angles, const std::string& style,
-                                    int rotary_size, float scale, nb::object cache, int layer, int group,
+                                    int rotary_size, float scale, nb::object cache, int group,
                                     const Place& out) {
-    const KVCache kv = cache_of(std::move(cache), layer, group);
+    const KVCache kv = cache_of(std::move(cache), group);
     AttentionInputs inputs{
         read(q, "q"), read(k, "k"), read(v, "v"),     {}, rope_style_named(style), rotary_size, 0, scale,
         kv,           group,        write(out, "out")};
@@ -215,9 +233,9 @@ void OwnedProgram::attention_inputs(const Place& q, const Place& k, const Place&
     program_.add(inputs);
 }
 
-void OwnedProgram::attention(const Place& q, nb::object cache, int layer, int group, bool causal, int window,
+void OwnedProgram::attention(const Place& q, nb::object cache, int group, bool causal, int window,
                              float soft_cap, nb::object sinks, const Place& out) {
-    const KVCache kv = cache_of(std::move(cache), layer, group);
+    const KVCache kv = cache_of(std::move(cache), group);
     Attention attention{read(q, "q"), kv, group, 0, causal, window, soft_cap, nullptr, write(out, "out")};
     attention.num_heads = num_query_heads(attention.q, kv);
     attention.sinks = optional_vector(std::move(sinks), "sinks", attention.num_heads);

@@ -30,20 +30,22 @@ class OwnedProgram {
     int add_buffer(int64_t offset, int num_columns);
     void add_output(const Place& place);
 
-    void embedding(const std::string& format, nanobind::object table, int64_t k, const Place& out);
+    void embedding(const std::string& format, nanobind::object table, int64_t k, float scale,
+                   const Place& out);
     void rope_angles(nanobind::object frequencies, float magnitude, const Place& out);
-    void rms_norm(const Place& x, nanobind::object weight, float eps, const Place& out);
+    void rms_norm(const Place& x, nanobind::object weight, float eps, const std::optional<Place>& residual,
+                  const Place& out);
     void linear(const Place& x, nanobind::object norm_weight, float norm_eps,
-                const std::vector<nanobind::object>& parts, bool gated, const std::optional<Place>& residual,
-                const Place& out);
-    void silu_and_mul(const Place& x, const Place& out);
+                const std::vector<nanobind::object>& parts, const std::string& activation,
+                const std::optional<Place>& residual, const Place& out);
+    void activate_and_mul(const Place& x, const std::string& activation, const Place& out);
     void rope(const Place& x, const Place& angles, const std::string& style, int head_size, int rotary_size,
               const Place& out);
     void attention_inputs(const Place& q, const Place& k, const Place& v, const std::optional<Place>& angles,
                           const std::string& style, int rotary_size, float scale, nanobind::object cache,
-                          int layer, int group, const Place& out);
-    void attention(const Place& q, nanobind::object cache, int layer, int group, bool causal, int window,
-                   float soft_cap, nanobind::object sinks, const Place& out);
+                          int group, const Place& out);
+    void attention(const Place& q, nanobind::object cache, int group, bool causal, int window, float soft_cap,
+                   nanobind::object sinks, const Place& out);
 
     // Run a step. Returns the outputs as arrays that own the arena they lie in.
     nanobind::tuple run(int64_t num_tokens, nanobind::handle token_ids, nanobind::handle positions,
@@ -59,7 +61,7 @@ class OwnedProgram {
     View write(const Place& place, const char* name) const;  // not in an input
     Vector vector(nanobind::object array, const char* name);
     const float* optional_vector(nanobind::object array, const char* name, int64_t size);  // null for None
-    KVCache cache_of(nanobind::object cache, int layer, int group);
+    KVCache cache_of(nanobind::object cache, int group);
 
     std::vector<nanobind::object> owners_;  // of what the program points to
     Program program_;

@@ -116,20 +116,22 @@ void bind_program(nb::module_& module) {
         .def("add_input", &OwnedProgram::add_input, "name"_a, "num_columns"_a)
         .def("add_buffer", &OwnedProgram::add_buffer, "offset"_a, "num_columns"_a)
         .def("add_output", &OwnedProgram::add_output, "place"_a)
-        .def("embedding", &OwnedProgram::embedding, nb::kw_only(), "format"_a, "table"_a, "k"_a, "out"_a)
+        .def("embedding", &OwnedProgram::embedding, nb::kw_only(), "format"_a, "table"_a, "k"_a, "scale"_a,
+             "out"_a)
         .def("rope_angles", &OwnedProgram::rope_angles, nb::kw_only(), "frequencies"_a, "magnitude"_a,
              "out"_a)
-        .def("rms_norm", &OwnedProgram::rms_norm, nb::kw_only(), "x"_a, "weight"_a, "eps"_a, "out"_a)
+        .def("rms_norm", &OwnedProgram::rms_norm, nb::kw_only(), "x"_a, "weight"_a, "eps"_a,
+             "residual"_a.none(), "out"_a)
         .def("linear", &OwnedProgram::linear, nb::kw_only(), "x"_a, "norm_weight"_a.none(), "norm_eps"_a,
-             "parts"_a, "gated"_a, "residual"_a.none(), "out"_a)
-        .def("silu_and_mul", &OwnedProgram::silu_and_mul, nb::kw_only(), "x"_a, "out"_a)
+             "parts"_a, "activation"_a, "residual"_a.none(), "out"_a)
+        .def("activate_and_mul", &OwnedProgram::activate_and_mul, nb::kw_only(), "x"_a, "activation"_a,
+             "out"_a)
         .def("rope", &OwnedProgram::rope, nb::kw_only(), "x"_a, "angles"_a, "style"_a, "head_size"_a,
              "rotary_size"_a, "out"_a)
         .def("attention_inputs", &OwnedProgram::attention_inputs, nb::kw_only(), "q"_a, "k"_a, "v"_a,
-             "angles"_a.none(), "style"_a, "rotary_size"_a, "scale"_a, "cache"_a, "layer"_a, "group"_a,
-             "out"_a)
-        .def("attention", &OwnedProgram::attention, nb::kw_only(), "q"_a, "cache"_a, "layer"_a, "group"_a,
-             "causal"_a, "window"_a, "soft_cap"_a, "sinks"_a.none(), "out"_a)
+             "angles"_a.none(), "style"_a, "rotary_size"_a, "scale"_a, "cache"_a, "group"_a, "out"_a)
+        .def("attention", &OwnedProgram::attention, nb::kw_only(), "q"_a, "cache"_a, "group"_a, "causal"_a,
+             "window"_a, "soft_cap"_a, "sinks"_a.none(), "out"_a)
         .def("run", &OwnedProgram::run, "num_tokens"_a, "token_ids"_a.none(), "positions"_a.none(),
              "groups"_a, "inputs"_a, "Run a step; returns the outputs, each float32 [num_tokens, columns].");
 }

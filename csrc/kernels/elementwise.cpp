@@ -14,7 +14,9 @@ void embedding(const Embedding& instruction, const Step& step, Worker& worker) {
         const int64_t last = instruction.num_rows - 1;
         const int64_t id = smaller(larger<int64_t>(step.token_ids[t], 0), last);
         const uint8_t* row = instruction.table + id * instruction.row_bytes;
-        dequantize_row(instruction.format, row, instruction.k, step.row(instruction.out, t));
+        float* out = step.row(instruction.out, t);
+        dequantize_row(instruction.format, row, instruction.k, out);
+        scale_row(out, instruction.k, instruction.scale);
     }
 }
 
@@ -37,17 +39,19 @@ void rms_norm(const RmsNorm& instruction, const Step& step, Worker& worker) {
     const Range heads = share(step.num_tokens * num_heads, worker);
     for (int64_t i = heads.begin; i < heads.end; ++i) {
         const int64_t t = i / num_heads, column = i % num_heads * size;
-        norm_row(step.row(instruction.x, t) + column, instruction.weight, size, instruction.eps,
+        const float* residual =
+            instruction.residual.exists() ? step.row(instruction.residual, t) + column : nullptr;
+        norm_row(step.row(instruction.x, t) + column, instruction.weight, size, instruction.eps, residual,
                  step.row(instruction.out, t) + column);
     }
 }
 
-void silu_and_mul(const SiluAndMul& instruction, const Step& step, Worker& worker) {
+void activate_and_mul(const ActivateAndMul& instruction, const Step& step, Worker& worker) {
     const int64_t size = instruction.x.num_columns / 2;
     const Range tokens = share(step.num_tokens, worker);
     for (int64_t t = tokens.begin; t < tokens.end; ++t) {
         const float* gate = step.row(instruction.x, t);
-        silu_and_mul_row(gate, gate + size, size, step.row(instruction.out, t));
+        activate_and_mul_row(instruction.activation, gate, gate + size, size, step.row(instruction.out, t));
     }
 }
 

@@ -20,7 +20,7 @@ struct Kernels {
     void (*rope_angles)(const RopeAngles&, const Step&, Worker&);
     void (*rms_norm)(const RmsNorm&, const Step&, Worker&);
     void (*linear)(const Linear&, const Step&, Worker&);
-    void (*silu_and_mul)(const SiluAndMul&, const Step&, Worker&);
+    void (*activate_and_mul)(const ActivateAndMul&, const Step&, Worker&);
     void (*rope)(const Rope&, const Step&, Worker&);
     void (*attention_inputs)(const AttentionInputs&, const Step&, Worker&);
     void (*attention)(const Attention&, const Step&, Worker&);

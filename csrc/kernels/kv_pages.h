@@ -25,7 +25,7 @@ struct GroupPage {
 // The group whose first token is `offset` tokens into its block.
 OCTAVO_INLINE GroupPage group_page(const KVCache& cache, int64_t block, int offset, int kv_head) {
     const int64_t token_bytes = cache.head_size * number_bytes(cache.type);
-    uint8_t* keys = cache.data + (block * cache.num_kv_heads + kv_head) * cache.page_bytes;
+    uint8_t* keys = cache.data + block * cache.page_bytes + kv_head * cache.share_bytes;
     uint8_t* values = keys + cache.block_size * token_bytes;
     GroupPage page{keys + offset * token_bytes, values + offset * token_bytes, nullptr, nullptr};
     if (cache.type == KVType::fp8_e4m3) {

@@ -108,7 +108,7 @@ class Preparation {
     void prepare(int64_t t) const {
         const float* x = step_.row(linear_.x, t);
         if (linear_.norm.weight != nullptr) {
-            norm_row(x, linear_.norm.weight, to_.k, linear_.norm.eps, normed_);
+            norm_row(x, linear_.norm.weight, to_.k, linear_.norm.eps, nullptr, normed_);
             x = normed_;
         }
         if (kinds_.quants) {
@@ -174,7 +174,7 @@ class Output final : public TileSink {
     void take(int64_t row, int rows, const float* sums) override {
         constexpr int STRIDE = UNIT_PANELS * PANEL;
         for (int r = 0; r < rows; ++r) {
-            if (linear_.gated) {
+            if (linear_.gated()) {
                 gate(row + r, sums + r * STRIDE);
             } else {
                 add(row + r, sums + r * STRIDE);
@@ -194,7 +194,7 @@ class Output final : public TileSink {
                 gate = gate + load_up_to(valid, parts[0].bias + column);
                 up = up + load_up_to(valid, parts[1].bias + column);
             }
-            store_up_to(valid, out + column, silu(gate) * up);
+            store_up_to(valid, out + column, activate(linear_.activation, gate) * up);
         }
     }
 
@@ -270,7 +270,7 @@ class Products {
         const PackedMatrix* part = linear_.parts.data();
         const PackedMatrix* last = part + linear_.parts.size() - 1;
         int64_t first_column = 0;
-        while (!linear_.gated && part != last && panel >= num_panels(*part)) {
+        while (!linear_.gated() && part != last && panel >= num_panels(*part)) {
             panel -= num_panels(*part);
             first_column += part->n;
             ++part;
@@ -280,7 +280,7 @@ class Products {
 
     int64_t count_panels() const {
         int64_t count = num_panels(linear_.parts.data()[0]);
-        for (size_t i = 1; !linear_.gated && i < linear_.parts.size(); ++i) {
+        for (size_t i = 1; !linear_.gated() && i < linear_.parts.size(); ++i) {
             count += num_panels(linear_.parts.data()[i]);
         }
         return count;
@@ -293,11 +293,11 @@ class Products {
         for (size_t i = 0; i < linear_.parts.size(); ++i) {
             panels = larger(panels, panels_at_a_time(linear_.parts.data()[i].format));
         }
-        return linear_.gated ? panels / 2 : panels;
+        return linear_.gated() ? panels / 2 : panels;
     }
 
     // Panels that are computed together; of a gated map, pairs of them.
-    int64_t unit_panels() const { return linear_.gated ? UNIT_PANELS / 2 : UNIT_PANELS; }
+    int64_t unit_panels() const { return linear_.gated() ? UNIT_PANELS / 2 : UNIT_PANELS; }
 
     void take_turns(Worker& worker) {
         const int64_t row_bytes = x_.k * 2;
@@ -343,7 +343,7 @@ class Products {
         unit.first = place.panel;
         for (int64_t i = 0; i < panels.end - panels.begin; ++i) {
             unit.panels[unit.count++] = place.data + i * place.part.panel_stride;
-            if (linear_.gated) {
+            if (linear_.gated()) {
                 unit.panels[unit.count++] = parts[1].data + (place.panel + i) * parts[1].panel_stride;
             }
         }

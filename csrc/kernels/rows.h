@@ -57,21 +57,36 @@ inline float sum_of_squares(const float* x, int64_t size) {
     return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// out = x / sqrt(mean(x^2) + eps) * weight. `out` may be `x`.
-inline void norm_row(const float* x, const float* weight, int64_t size, float eps, float* out) {
+// x times `scale`.
+inline void scale_row(float* x, int64_t size, float scale) {
+    for (int64_t i = 0; i < size; i += LANES) {
+        store_up_to(size - i, x + i, load_up_to(size - i, x + i) * splat(scale));
+    }
+}
+
+// out = x / sqrt(mean(x^2) + eps) * weight, plus residual unless that is null. `out` may be `x` or `residual`.
+inline void norm_row(const float* x, const float* weight, int64_t size, float eps, const float* residual,
+                     float* out) {
     const float mean = sum_of_squares(x, size) / static_cast<float>(size);
     const f32x16 factor = splat(1.0f / std::sqrt(mean + eps));
     for (int64_t i = 0; i < size; i += LANES) {
         const int64_t count = size - i;
-        store_up_to(count, out + i, load_up_to(count, x + i) * factor * load_up_to(count, weight + i));
+        const f32x16 y = load_up_to(count, x + i) * factor * load_up_to(count, weight + i);
+        store_up_to(count, out + i, residual == nullptr ? y : y + load_up_to(count, residual + i));
     }
 }
 
-// out = silu(gate) * up. `out` may be `gate` or `up`.
-inline void silu_and_mul_row(const float* gate, const float* up, int64_t size, float* out) {
+OCTAVO_INLINE f32x16 activate(Activation activation, f32x16 z) {
+    return activation == Activation::gelu_tanh ? gelu_tanh(z) : silu(z);
+}
+
+// out = activation(gate) * up. `out` may be `gate` or `up`.
+inline void activate_and_mul_row(Activation activation, const float* gate, const float* up, int64_t size,
+                                 float* out) {
     for (int64_t i = 0; i < size; i += LANES) {
         const int64_t count = size - i;
-        store_up_to(count, out + i, silu(load_up_to(count, gate + i)) * load_up_to(count, up + i));
+        const f32x16 activated = activate(activation, load_up_to(count, gate + i));
+        store_up_to(count, out + i, activated * load_up_to(count, up + i));
     }
 }
 

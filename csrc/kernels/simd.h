@@ -76,4 +76,11 @@ OCTAVO_INLINE f32x16 silu(f32x16 z) {
     return z / (splat(1.0f) + exp(splat(0.0f) - z));
 }
 
+// z / 2 * (1 + tanh(u)) = z / (1 + e^-2u) with u = sqrt(2 / pi) * (z + 0.044715 z^3).
+OCTAVO_INLINE f32x16 gelu_tanh(f32x16 z) {
+    constexpr float LINEAR = -1.5957691216f;  // -2 sqrt(2 / pi)
+    constexpr float CUBIC = LINEAR * 0.044715f;
+    return z / (splat(1.0f) + exp(z * fma(z * z, splat(CUBIC), splat(LINEAR))));
+}
+
 }  // namespace octavo::OCTAVO_ISA

@@ -14,7 +14,7 @@ const Kernels KERNELS = {
     rope_angles,
     rms_norm,
     linear,
-    silu_and_mul,
+    activate_and_mul,
     rope,
     attention_inputs,
     attention,

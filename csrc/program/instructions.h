@@ -34,11 +34,13 @@ struct PackedMatrix {
     const float* bias;     // [n], or null
 };
 
-// out[t] = row token_ids[t] of the table, which is as it lies in its file. Ids are clipped to the table.
+// out[t] = row token_ids[t] of the table, which is as it lies in its file, times `scale`. Ids are clipped to the
+// table.
 struct Embedding {
     Format format;
     const uint8_t* table;
     int64_t num_rows, row_bytes, k;
+    float scale;
     View out;
 };
 
@@ -50,12 +52,14 @@ struct RopeAngles {
     View out;  // [T, 2 * frequencies]
 };
 
-// out = x / sqrt(mean(x^2) + eps) * weight, over each head of `weight`'s size (a row may hold several).
+// out = x / sqrt(mean(x^2) + eps) * weight, over each head of `weight`'s size (a row may hold several), plus
+// residual.
 struct RmsNorm {
     View x;
     const float* weight;  // [size]
     int size;
     float eps;
+    View residual;
     View out;
 };
 
@@ -65,20 +69,26 @@ struct InputNorm {
     float eps = 0;
 };
 
+enum class Activation { none, silu, gelu_tanh };
+
 // out = norm(x) times the stacked parts, plus biases, plus residual.
-// Gated: there are two parts of one n, gate and up, and out = silu(gate) * up.
+// With an activation there are two parts of one n, gate and up, and out = activation(gate) * up.
 struct Linear {
     View x;
     InputNorm norm;
     std::vector<PackedMatrix> parts;
-    bool gated;
+    Activation activation;
     View residual;
     View out;
+
+    OCTAVO_INLINE bool gated() const { return activation != Activation::none; }
 };
 
-// out = silu(first half of x) * second half.
-struct SiluAndMul {
-    View x, out;
+// out = activation(first half of x) * second half.
+struct ActivateAndMul {
+    View x;
+    Activation activation;
+    View out;
 };
 
 enum class RopeStyle { none, half, interleaved };
@@ -100,7 +110,8 @@ OCTAVO_INLINE constexpr int64_t number_bytes(KVType type) {
 
 constexpr int MAX_HEAD_SIZE = 256;  // that a cache may have: kernels keep a few heads in fixed buffers
 
-// One layer's KV cache. Block b, KV head h begins at data + (b * num_kv_heads + h) * page_bytes, K before V:
+// One layer's KV cache. Block b has a page at data + b * page_bytes; KV head h's share of it begins share_bytes * h
+// further, K before V:
 //
 //   bf16, fp8_e4m3   K [block_size / 16][head_size / 2][16 tokens][2]  V [block_size / 2][head_size][2 tokens]
 //   f32              K [block_size / 16][head_size][16 tokens]         V [block_size][head_size]
@@ -109,8 +120,8 @@ constexpr int MAX_HEAD_SIZE = 256;  // that a cache may have: kernels keep a few
 struct KVCache {
     KVType type;
     uint8_t* data;
-    int64_t num_blocks, page_bytes;
-    int block_size;  // a multiple of 16
+    int64_t num_blocks, page_bytes, share_bytes;  // the heads' shares may end before the page does
+    int block_size;                               // a multiple of 16
     int num_kv_heads, head_size;
 };
 
@@ -141,7 +152,7 @@ struct Attention {
 };
 
 using Instruction =
-    std::variant<Embedding, RopeAngles, RmsNorm, Linear, SiluAndMul, Rope, AttentionInputs, Attention>;
+    std::variant<Embedding, RopeAngles, RmsNorm, Linear, ActivateAndMul, Rope, AttentionInputs, Attention>;
 
 // How a step's tokens lie in the blocks of one KV cache group. Arrays belong to the caller.
 struct AttentionGroup {

@@ -1,4 +1,4 @@
-// K and V of all layers of one KV cache group: one block of memory, a layer after the other.
+// The memory of a KV cache: pages of one size, which layers of every kind share.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,40 @@ namespace octavo {
 // Bytes of one token's K and V in one KV head of one layer, with their scales for fp8_e4m3.
 int64_t kv_head_bytes(KVType type, int head_size);
 
-class KVCacheGroup {
+// The bytes of a page that a layer of `shape` needs.
+int64_t kv_page_bytes(const KVCache& shape);
+
+// A block is `num_pages` pages, one for each layer of the group that it serves; it may serve another group, with
+// layers of another shape, whenever it is handed out. So a page may hold anything where a layer has not written.
+class KVPages {
   public:
-    // `shape` without data and page_bytes, which are found here. Memory begins zeroed. Throws std::bad_alloc.
-    KVCacheGroup(const KVCache& shape, int num_layers);
+    // Memory begins zeroed. Throws std::bad_alloc.
+    KVPages(int num_pages, int64_t num_blocks, int64_t page_bytes);
 
-    const KVCache& shape() const { return shape_; }
+    uint8_t* data() { return memory_.data(); }
 
-    int num_layers() const { return num_layers_; }
+    int num_pages() const { return num_pages_; }
 
-    int64_t num_bytes() const { return num_layers_ * layer_bytes(); }
+    int64_t num_blocks() const { return num_blocks_; }
 
-    // Layer `layer` of the group, as instructions name it.
-    KVCache layer(int layer) const;
+    int64_t page_bytes() const { return page_bytes_; }
 
-    // Set K and V of `block` to zero in every layer.
+    // The cache of a layer whose pages are page `page` of each block: `shape` with what else it needs.
+    KVCache layer(const KVCache& shape, int page) const;
+
+    // Set all pages of `block` to zero.
     void zero(int64_t block);
 
+    // Copy all pages of block `source` to block `destination`, which is another.
+    void copy(int64_t source, int64_t destination);
+
   private:
-    int64_t block_bytes() const { return shape_.num_kv_heads * shape_.page_bytes; }
+    uint8_t* page_of(int64_t block, int page) const {
+        return memory_.data() + (page * num_blocks_ + block) * page_bytes_;
+    }
 
-    int64_t layer_bytes() const { return shape_.num_blocks * block_bytes(); }
-
-    KVCache shape_;
-    int num_layers_;
+    int num_pages_;
+    int64_t num_blocks_, page_bytes_;
     Memory memory_;
 };
 

@@ -24,7 +24,9 @@ struct Runner {
 
     void operator()(const Linear& instruction) const { kernels.linear(instruction, step, worker); }
 
-    void operator()(const SiluAndMul& instruction) const { kernels.silu_and_mul(instruction, step, worker); }
+    void operator()(const ActivateAndMul& instruction) const {
+        kernels.activate_and_mul(instruction, step, worker);
+    }
 
     void operator()(const Rope& instruction) const { kernels.rope(instruction, step, worker); }
 

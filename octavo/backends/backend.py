@@ -31,7 +31,11 @@ class Backend(Protocol):
         """
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        """Reserve `config.total_bytes`. Raises CapacityError when they are not to be had."""
+        """Reserve `config.total_bytes`, zeroed.
+
+        Raises CapacityError when they are not to be had, and UnsupportedError, naming the layers, where some
+        keep what this backend has no operations for.
+        """
 
     def forward(self, batch: Batch) -> Any:
         """Run the batch's tokens, writing their K and V into the cache. Returns hidden states [T, hidden]."""
@@ -48,4 +52,14 @@ class Backend(Protocol):
         """
 
     def zero_blocks(self, block_ids: np.ndarray) -> None:
-        """Set K and V of `block_ids` [k] int32 to zero in every layer."""
+        """Set every page of `block_ids` [k] int32 to zero, whichever group's layers they serve.
+
+        Raises ValueError for blocks that are not there.
+        """
+
+    def copy_blocks(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        """Copy every page of `sources` [k] int32 to `destinations` [k] int32, whichever group's they are.
+
+        Raises ValueError for blocks that are not there, for a destination that is given twice or that is a
+        source as well.
+        """

@@ -132,9 +132,10 @@ class LoadRunner:
         assert isinstance(executor, InprocExecutor)
         self._engine = engine
         self._scheduler = engine.client.core.scheduler
-        self.backend = executor.runner.backend
+        runner: Any = executor.runner
+        self.backend = runner.backend
         self._clock = TimedBackend(self.backend)
-        executor.runner.backend = self._clock
+        runner.backend = self._clock
 
     @property
     def kv_config(self) -> KVCacheConfig:

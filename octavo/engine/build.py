@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from octavo.backends.backend import Backend
 from octavo.config import AUTO, EngineConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.deadlines import Deadlines, StepTimes
 from octavo.engine.executor import InprocExecutor
 from octavo.engine.features import FEATURES, Parts
+from octavo.engine.observers import make_observers
 from octavo.errors import CapacityError, ConfigError, UnsupportedError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.kv_cache.layout import check_fits, plan_kv_cache
@@ -19,6 +22,7 @@ from octavo.models.spec import ModelSpec
 from octavo.ops import AttentionLayer
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from octavo.types.observer import Observers
 from octavo.types.outputs import EngineInfo
 from octavo.weights.loader import ModelFiles
 from octavo.worker.input_batch import InputBatch
@@ -54,9 +58,15 @@ def build_engine(
     constraints = [feature.make_constraint(parts) for feature in features if feature.make_constraint]
 
     input_batch = _make_input_batch(config.scheduler.max_num_seqs, max_model_len, vocab_size, kv_config)
-    executor = InprocExecutor(ModelRunner(backend, input_batch, extensions))
-    kv_cache = KVCacheManager(kv_config, config.cache.enable_prefix_caching)
-    scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints)
+    runner = ModelRunner(backend, input_batch, extensions)
+    executor = InprocExecutor(runner, threaded=config.scheduler.pipeline_depth > 1)
+    step_times = StepTimes(time.monotonic)
+    observers = Observers([step_times])
+    kv_cache = KVCacheManager(kv_config, config.cache.enable_prefix_caching, observers)
+    deadlines = Deadlines(time.monotonic, step_times, config.scheduler.max_num_batched_tokens)
+    scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints, observers)
+    for observer in make_observers(config.observation, scheduler):
+        observers.add(observer)
     info = EngineInfo(
         model_name=model.spec.name,
         vocab_size=vocab_size,
@@ -65,7 +75,7 @@ def build_engine(
         scheduling_policy=config.scheduler.scheduling_policy,
         features=frozenset(FEATURES),
     )
-    return EngineCore(scheduler, executor), info
+    return EngineCore(scheduler, executor, deadlines), info
 
 
 def _load(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:

@@ -10,6 +10,7 @@ from octavo.engine.build import build_engine
 from octavo.models.registry import GGUF_ARCHITECTURES, find_architecture
 from octavo.types.outputs import EngineCoreOutputs, EngineInfo
 from octavo.types.requests import EngineCoreRequest
+from octavo.types.steps import PauseState
 from octavo.weights.loader import ModelFiles
 
 
@@ -29,11 +30,27 @@ class EngineCoreClient(Protocol):
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """End requests; nothing more will be heard of them. Unknown ids are ignored."""
 
+    def stop_requests(self, request_ids: Iterable[str]) -> None:
+        """End requests of which the front end has had enough, of sessions the turn. Nothing more is heard."""
+
     def get_output(self) -> EngineCoreOutputs:
         """The news from the next step."""
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes. Returns False, changing nothing, while requests run."""
+    def pause(self, state: PauseState) -> None:
+        """Let nothing run, or only what has begun; UNPAUSED lets all go on."""
+
+    def has_begun_requests(self) -> bool:
+        """Whether a request has begun to run that has not ended: while new ones are paused, what there is to
+        drain.
+        """
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks; those can
+        be made to give them up and to begin again.
+        """
+
+    def close(self) -> None:
+        """End the engine. May be called again."""
 
 
 class InprocClient:
@@ -54,6 +71,22 @@ class InprocClient:
         """See `EngineCoreClient`."""
         return self.core.step()
 
-    def reset_prefix_cache(self) -> bool:
+    def stop_requests(self, request_ids: Iterable[str]) -> None:
         """See `EngineCoreClient`."""
-        return self.core.reset_prefix_cache()
+        self.core.stop_requests(request_ids)
+
+    def pause(self, state: PauseState) -> None:
+        """See `EngineCoreClient`."""
+        self.core.pause(state)
+
+    def has_begun_requests(self) -> bool:
+        """See `EngineCoreClient`."""
+        return self.core.has_begun_requests()
+
+    def close(self) -> None:
+        """See `EngineCoreClient`."""
+        self.core.close()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """See `EngineCoreClient`."""
+        return self.core.reset_prefix_cache(reset_running_requests)

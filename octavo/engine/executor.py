@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Executor as Lane
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
 from octavo.types.steps import ModelRunnerOutput, SchedulerOutput
-from octavo.worker.model_runner import ModelRunner
+
+
+class Runner(Protocol):
+    """The two halves of a step, called strictly in turn (`ModelRunner`)."""
+
+    def execute_model(self, output: SchedulerOutput) -> None:
+        """Run the model over the step's tokens."""
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """Sample from its logits."""
 
 
 class InprocExecutor:
-    """Runs each step on its one `ModelRunner`, in the calling thread."""
+    """Runs each step on its one runner: in the calling thread, or, where steps are to overlap with the
+    caller's work (`threaded`), in a thread of their own, one after the other.
+    """
 
-    def __init__(self, runner: ModelRunner) -> None:
+    def __init__(self, runner: Runner, threaded: bool = False) -> None:
         self.runner = runner
+        self._lane: Lane = ThreadPoolExecutor(1, "octavo-worker") if threaded else _CallersThread()
+        self._executed: Future[None] = Future()
 
     def execute_model(self, output: SchedulerOutput) -> None:
         """See `Executor`."""
-        self.runner.execute_model(output)
+        self._executed = self._lane.submit(self.runner.execute_model, output)
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self) -> Future[ModelRunnerOutput]:
         """See `Executor`."""
+        return self._lane.submit(self._sample, self._executed)
+
+    def close(self) -> None:
+        """See `Executor`."""
+        self._lane.shutdown()
+
+    def _sample(self, executed: Future[None]) -> ModelRunnerOutput:
+        executed.result()  # raises what went wrong there
         return self.runner.sample_tokens()
+
+
+class _CallersThread(Lane):
+    """Calls at once. What is raised comes out of the future, as it does with a thread."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The result of `function(...)`, or what it raised."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            future.set_exception(error)
+        return future

@@ -12,10 +12,10 @@ import numpy as np
 
 from octavo.errors import RequestError, UnsupportedError
 from octavo.frontend.tokenizer import Tokenizer
+from octavo.types.options import RequestOptions
 from octavo.types.outputs import EngineInfo
 from octavo.types.params import ALL_LOGPROBS, SamplingParams, required_features
 from octavo.types.requests import EngineCoreRequest
-from octavo.types.rules import text, whole
 
 # A text, the text's token ids, or either by name: {"prompt": …}, {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -31,8 +31,7 @@ class ProcessedInput:
     prompt: str | None  # None when it came as token ids
     prompt_token_ids: list[int]
     params: SamplingParams  # complete: max_tokens and seed are numbers
-    priority: int
-    cache_salt: str | None
+    options: RequestOptions
     eos_token_ids: frozenset[int]
 
     def for_answer(self, request_id: str, index: int, arrival_time: float) -> EngineCoreRequest:
@@ -46,8 +45,11 @@ class ProcessedInput:
             sampling_params=params,
             eos_token_ids=self.eos_token_ids,
             arrival_time=arrival_time,
-            priority=self.priority,
-            cache_salt=self.cache_salt,
+            priority=self.options.priority,
+            tenant=self.options.tenant_name,
+            deadline_s=self.options.deadline_s,
+            resumable=self.options.resumable,
+            cache_salt=self.options.cache_salt,
         )
 
 
@@ -59,11 +61,20 @@ class InputProcessor:
         self.tokenizer = tokenizer
 
     def process_inputs(
-        self, prompt: Prompt, params: SamplingParams, *, priority: int = 0, cache_salt: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        options: RequestOptions | None = None,
+        *,
+        begins: bool = True,
     ) -> ProcessedInput:
-        """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field."""
-        self._check_params(params, priority, cache_salt)
-        prompt_text, token_ids = self._tokenize(prompt)
+        """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field.
+
+        With `begins` false the prompt goes on where a session has ended: it gets no BOS.
+        """
+        options = options or RequestOptions()
+        self._check_params(params, options)
+        prompt_text, token_ids = self._tokenize(prompt, begins)
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens, params.max_tokens)
         self._check_prompt_logprobs(len(token_ids), params.prompt_logprobs)
         max_tokens = self._check_length(len(token_ids), params.max_tokens)
@@ -72,12 +83,11 @@ class InputProcessor:
             prompt=prompt_text,
             prompt_token_ids=token_ids,
             params=msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed),
-            priority=priority,
-            cache_salt=cache_salt,
+            options=options,
             eos_token_ids=frozenset(self.tokenizer.eos_token_ids),
         )
 
-    def _check_params(self, params: SamplingParams, priority: int, cache_salt: str | None) -> None:
+    def _check_params(self, params: SamplingParams, options: RequestOptions) -> None:
         for field, feature in required_features(params).items():
             if feature not in self.info.features:
                 raise UnsupportedError(
@@ -85,17 +95,11 @@ class InputProcessor:
                     f"engine is built without it; leave {field} out"
                 )
         params.check_against(self.info.vocab_size, self.info.max_logprobs)
-        whole(-(2**31))("priority", priority)
-        if priority and self.info.scheduling_policy != "priority":
-            raise RequestError(
-                f"priority is {priority}; under the {self.info.scheduling_policy} policy it must be 0 "
-                f"(start the engine with scheduling_policy='priority')",
-                "priority",
-            )
-        if cache_salt is not None:
-            text()("cache_salt", cache_salt)
+        options.check_against(self.info.scheduling_policy)
+        if options.resumable and params.n > 1:
+            raise RequestError(f"n is {params.n}; a session has one answer to each prompt", "n")
 
-    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+    def _tokenize(self, prompt: Prompt, begins: bool) -> tuple[str | None, list[int]]:
         """The prompt's text, if it has one, and its token ids."""
         if isinstance(prompt, Mapping):
             given = [key for key in ("prompt", "prompt_token_ids") if prompt.get(key) is not None]
@@ -107,7 +111,7 @@ class InputProcessor:
                 )
             prompt = prompt[given[0]]
         if isinstance(prompt, str):
-            return prompt, self.tokenizer.encode(prompt)
+            return prompt, self.tokenizer.encode(prompt, add_special_tokens=begins)
         if isinstance(prompt, np.ndarray):
             prompt = prompt.tolist()
         if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Number
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -15,7 +16,9 @@ from octavo.errors import RequestError
 from octavo.frontend.input_processor import ProcessedInput, Prompt
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
+from octavo.frontend.session import Session
 from octavo.frontend.tokenizer import Tokenizer
+from octavo.types.options import RequestOptions
 from octavo.types.outputs import RequestOutput
 from octavo.types.params import RequestOutputKind, SamplingParams
 
@@ -40,6 +43,7 @@ class LLM:
         self.config = EngineConfig.from_settings(model=model, **settings)
         self.engine = LLMEngine.from_config(self.config)
         self._num_requests = 0
+        self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -49,7 +53,7 @@ class LLM:
         """What `generate` uses when it is given none."""
         return SamplingParams()
 
-    def generate(
+    def generate(  # noqa: PLR0913 - what can be said of a request, by name
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
@@ -57,27 +61,30 @@ class LLM:
         use_tqdm: bool | Bar = True,
         priority: Sequence[int] | None = None,
         cache_salt: str | None = None,
+        tenant: str | Sequence[str] | None = None,
+        deadline_s: float | Sequence[float] | None = None,
     ) -> list[RequestOutput]:
         """Generate for one prompt or many; the outputs are in the order of the prompts.
 
         A prompt is a text, a list of token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`.
-        `sampling_params` and `priority` are for all prompts, or one for each. Everything is checked before
-        anything runs: RequestError for the first request that is wrong. Ctrl-C ends the generation after the
-        current step and leaves the engine usable.
+        `sampling_params`, `priority`, `tenant` and `deadline_s` are for all prompts, or one for each.
+        Everything is checked before anything runs: RequestError for the first request that is wrong. Ctrl-C
+        ends the generation after the current step and leaves the engine usable.
         """
         prompts = _as_prompts(prompts)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        params = _one_each("sampling_params", sampling_params, len(prompts))
-        priorities = _one_each("priority", 0 if priority is None else priority, len(prompts))
+        given: dict[str, Any] = {"sampling_params": sampling_params, "priority": priority, "tenant": tenant}
+        given["deadline_s"] = deadline_s
+        columns = [_one_each(name, value, len(prompts)) for name, value in given.items()]
         requests = []
-        for index, (prompt, own, urgency) in enumerate(zip(prompts, params, priorities, strict=True)):
+        for index, (prompt, params, urgency, who, seconds) in enumerate(zip(prompts, *columns, strict=True)):
             try:
-                requests.append(
-                    self.engine.input_processor.process_inputs(
-                        prompt, _final_only(own), priority=urgency, cache_salt=cache_salt
-                    )
+                options = RequestOptions(
+                    priority=urgency, tenant=who, deadline_s=seconds, cache_salt=cache_salt
                 )
+                process = self.engine.input_processor.process_inputs
+                requests.append(process(prompt, _final_only(params), options))
             except RequestError as error:
                 if len(prompts) == 1:
                     raise
@@ -92,6 +99,8 @@ class LLM:
         use_tqdm: bool | Bar = True,
         priority: Sequence[int] | None = None,
         cache_salt: str | None = None,
+        tenant: str | Sequence[str] | None = None,
+        deadline_s: float | Sequence[float] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -132,12 +141,29 @@ class LLM:
         if sampling_params is None:
             sampling_params = msgspec.structs.replace(self.get_default_sampling_params(), max_tokens=None)
         return self.generate(
-            prompts, sampling_params, use_tqdm=use_tqdm, priority=priority, cache_salt=cache_salt
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            priority=priority,
+            cache_salt=cache_salt,
+            tenant=tenant,
+            deadline_s=deadline_s,
         )
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes. Returns False, changing nothing, while requests run."""
-        return self.engine.client.reset_prefix_cache()
+    def session(self, *, tenant: str | None = None, cache_salt: str | None = None) -> Session:
+        """A text that you and the model write in turns; see `Session`."""
+        options = RequestOptions(tenant=tenant, cache_salt=cache_salt, resumable=True)
+        request_id = f"LLM.session-{self._num_requests}"
+        self._num_requests += 1
+        session = Session(request_id, self.engine, self._step, options)
+        self._sessions[request_id] = session
+        return session
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks (turns of
+        sessions that are under way); with `reset_running_requests` those begin again.
+        """
+        return self.engine.client.reset_prefix_cache(reset_running_requests)
 
     def _run(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
         """Run `requests` to their ends; abort them all if anything interrupts."""
@@ -151,7 +177,7 @@ class LLM:
                 for request_id, request in zip(ids, requests, strict=True):
                     self.engine.add_processed(request_id, request)
                 while missing:
-                    for output in self.engine.step():
+                    for output in self._step():
                         if output.request_id in missing:
                             missing.remove(output.request_id)
                             finished[output.request_id] = output
@@ -162,6 +188,14 @@ class LLM:
             self.engine.abort_requests(ids)
             raise
         return [finished[request_id] for request_id in ids]
+
+    def _step(self) -> list[RequestOutput]:
+        """What is new after a step. Sessions get their outputs, whoever asked for the step."""
+        outputs = self.engine.step()
+        for output in outputs:
+            if output.request_id in self._sessions:
+                self._sessions[output.request_id].take(output)
+        return outputs
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -177,7 +211,7 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _one_each(name: str, given: Any, count: int) -> list[Any]:
-    if not isinstance(given, Sequence):
+    if not isinstance(given, Sequence) or isinstance(given, str):
         return [given] * count
     if len(given) != count:
         raise RequestError(

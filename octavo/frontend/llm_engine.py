@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.engine.client import EngineCoreClient, InprocClient, check_architecture
@@ -14,8 +13,10 @@ from octavo.frontend.input_processor import InputProcessor, ProcessedInput, Prom
 from octavo.frontend.output_processor import OutputProcessor
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.hub import ALIASES, resolve_model, resolve_tokenizer
+from octavo.types.options import RequestOptions
 from octavo.types.outputs import EngineInfo, RequestOutput
 from octavo.types.params import SamplingParams
+from octavo.types.steps import PauseState
 from octavo.weights.gguf import GGUFFile
 from octavo.weights.loader import ModelFiles, open_weights
 
@@ -50,27 +51,38 @@ class LLMEngine:
         """The engine's limits and features."""
         return self.client.info
 
-    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, **options: Any) -> None:
-        """Check and queue a request; `options` are priority and cache_salt. Raises RequestError."""
-        self.add_processed(request_id, self.input_processor.process_inputs(prompt, params, **options))
+    def add_request(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions | None = None
+    ) -> None:
+        """Check and queue a request. Raises RequestError.
+
+        A resumable one begins a session, or is the next turn of the session that `request_id` names: its
+        prompt goes on where the last turn ended. Each turn has outputs of its own, the last one `finished`.
+        A session ends with `abort_requests`, or when a turn ends with an error.
+        """
+        begins = not self.output_processor.has_session(request_id)
+        processed = self.input_processor.process_inputs(prompt, params, options, begins=begins)
+        self.add_processed(request_id, processed)
 
     def add_processed(self, request_id: str, request: ProcessedInput) -> None:
         """Queue a request that `input_processor` has checked."""
         arrival_time = time.time()
+        begins = not self.output_processor.has_session(request_id)
         core_ids = self.output_processor.add_request(request_id, request, arrival_time)
         try:
             for index, core_id in enumerate(core_ids):
                 self.client.add_request(request.for_answer(core_id, index, arrival_time))
         except BaseException:  # all answers or none
-            self.output_processor.forget(core_ids)
-            self.client.abort_requests(core_ids)
+            self.output_processor.take_back(request_id, core_ids, begins)
+            if begins:
+                self.client.abort_requests(core_ids)
             raise
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what is new."""
         processed = self.output_processor.process_outputs(self.client.get_output())
         if processed.request_ids_to_abort:
-            self.client.abort_requests(processed.request_ids_to_abort)
+            self.client.stop_requests(processed.request_ids_to_abort)
         return processed.request_outputs
 
     def abort_requests(self, request_ids: str | Iterable[str]) -> None:
@@ -78,6 +90,16 @@ class LLMEngine:
         if isinstance(request_ids, str):
             request_ids = [request_ids]
         self.client.abort_requests(self.output_processor.abort_requests(request_ids))
+
+    def pause(self, state: PauseState) -> None:
+        """Let nothing run, or only what has begun (PAUSED_NEW, and stepping until `has_begun_requests` is
+        false drains the engine), or all go on.
+        """
+        self.client.pause(state)
+
+    def has_begun_requests(self) -> bool:
+        """Whether a request has begun to run that has not ended."""
+        return self.client.has_begun_requests()
 
     def has_unfinished_requests(self) -> bool:
         """Whether another `step` would bring anything."""

@@ -7,21 +7,23 @@ knows both.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from octavo.frontend.detokenizer import IncrementalDetokenizer
 from octavo.frontend.input_processor import ProcessedInput
 from octavo.frontend.logprobs import LogprobsProcessor
+from octavo.frontend.timings import RequestTimings
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.logs import get_logger
 from octavo.types.outputs import (
     CompletionOutput,
+    EngineCoreEvent,
+    EngineCoreEventType,
     EngineCoreOutput,
     EngineCoreOutputs,
     FinishReason,
-    RequestMetrics,
     RequestOutput,
 )
 from octavo.types.params import RequestOutputKind
@@ -43,14 +45,29 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.num_tokens_sent = 0
+        self.is_queued = False  # in the core
+        self._last_token_time: float | None = None
 
-    def update(self, output: EngineCoreOutput) -> bool:
-        """Take in the core's news. Returns whether a stop string ended the answer unknown to the core."""
+    def take_events(self, events: Sequence[EngineCoreEvent]) -> Sequence[EngineCoreEvent]:
+        """Take in what happened to it in the core. Returns what came after: a session's next turn."""
+        for index, event in enumerate(events):
+            if event.type is EngineCoreEventType.QUEUED:
+                if self.is_queued:
+                    return events[index:]
+                self.is_queued = True
+            self.user_request.timings.take_event(event)
+        return ()
+
+    def update(self, output: EngineCoreOutput, now: float) -> bool:
+        """Take in the core's news of `now`. Returns whether a stop string ended the answer unknown to it."""
         ends_on_token = output.finish_reason is FinishReason.STOP
         stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
         # Tokens after the one that completed a stop string are no part of the answer.
         num_new = self.detokenizer.num_output_tokens - len(self.token_ids)
         self.token_ids += output.new_token_ids[:num_new]
+        if num_new:
+            self.user_request.timings.take_tokens(num_new, now, self._last_token_time)
+            self._last_token_time = now
         if output.new_logprobs:
             self.logprobs.update(output.new_logprobs[:num_new])
         if output.prompt_logprobs is not None:
@@ -89,10 +106,10 @@ class Answer:
 class UserRequest:
     """What the user asked for, and how far it is."""
 
-    def __init__(self, request_id: str, request: ProcessedInput, arrival_time: float) -> None:
+    def __init__(self, request_id: str, request: ProcessedInput, timings: RequestTimings) -> None:
         self.request_id = request_id
         self.input = request
-        self.metrics = RequestMetrics(arrival_time)
+        self.timings = timings
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
         self._prompt_logprobs_told = False
@@ -105,10 +122,6 @@ class UserRequest:
     def make_output(self, changed: list[Answer], now: float) -> RequestOutput | None:
         """What the user is to hear after news, at `now`, of the `changed` answers; None = nothing yet."""
         finished = self.finished
-        if self.metrics.first_token_time is None and any(answer.token_ids for answer in changed):
-            self.metrics = replace(self.metrics, first_token_time=now)
-        if finished:
-            self.metrics = replace(self.metrics, finished_time=now)
         kind = self.input.params.output_kind
         if kind is RequestOutputKind.FINAL_ONLY:
             changed = self.answers if finished else []
@@ -125,7 +138,7 @@ class UserRequest:
             prompt_token_ids=self.input.prompt_token_ids,
             outputs=[answer.make_output(kind) for answer in due],
             finished=finished,
-            metrics=self.metrics,
+            metrics=self.timings.make_metrics(now if finished else None),
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             seed=self.input.params.seed,
@@ -140,11 +153,17 @@ class ProcessedOutputs(NamedTuple):
 
 
 class OutputProcessor:
-    """Remembers every request under way, and turns tokens into text as they come."""
+    """Remembers every request under way, and turns tokens into text as they come.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    `clock` is the core's (`EngineCoreEvent`).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, clock: Callable[[], float] = time.monotonic) -> None:
         self.tokenizer = tokenizer
-        self._answers: dict[str, Answer] = {}  # by the core's request id
+        self._clock = clock
+        # By the core's request id. A session has one for each turn, in the order they will be answered.
+        self._answers: dict[str, deque[Answer]] = {}
+        self._sessions: dict[str, str] = {}  # the core's request id by the user's
         self._num_added = 0
 
     def add_request(self, request_id: str, request: ProcessedInput, arrival_time: float) -> list[str]:
@@ -152,27 +171,42 @@ class OutputProcessor:
         answers.
 
         The same `request_id` may be under way more than once: outputs carry it, nothing is looked up by it
-        but aborts.
+        but aborts and sessions, whose turns have one id in the core.
         """
         self._num_added += 1
-        user_request = UserRequest(request_id, request, arrival_time)
+        user_request = UserRequest(request_id, request, RequestTimings(arrival_time, self._clock()))
         for index in range(request.params.n):
-            answer = Answer(f"{request_id}.{self._num_added}.{index}", index, user_request, self.tokenizer)
+            core_id = f"{request_id}.{self._num_added}.{index}"
+            if request.options.resumable:
+                core_id = self._sessions.setdefault(request_id, core_id)
+            answer = Answer(core_id, index, user_request, self.tokenizer)
             user_request.answers.append(answer)
-            self._answers[answer.request_id] = answer
+            self._answers.setdefault(core_id, deque()).append(answer)
         return [answer.request_id for answer in user_request.answers]
 
-    def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
-        """Forget all that is under way under the users' `request_ids`. Returns the core's ids of it."""
-        users_ids = set(request_ids)
-        ids = [id for id, answer in self._answers.items() if answer.user_request.request_id in users_ids]
-        self.forget(ids)
-        return ids
+    def has_session(self, request_id: str) -> bool:
+        """Whether `request_id` names a session that has not ended."""
+        return request_id in self._sessions
 
-    def forget(self, core_ids: Iterable[str]) -> None:
-        """Forget answers by the core's ids. News of them are passed over."""
-        for core_id in core_ids:
+    def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
+        """Forget all that is under way under the users' `request_ids`, and their sessions. Returns the core's
+        ids of it.
+        """
+        users_ids = set(request_ids)
+        ids = {id for id, answers in self._answers.items() if answers[0].user_request.request_id in users_ids}
+        ids |= {self._sessions.pop(users_id) for users_id in users_ids & self._sessions.keys()}
+        for core_id in ids:  # news of them are passed over
             self._answers.pop(core_id, None)
+        return list(ids)
+
+    def take_back(self, request_id: str, core_ids: Iterable[str], begun: bool) -> None:
+        """The core has refused what was added last: forget it, and the session if it is `begun` with it."""
+        for core_id in core_ids:
+            self._answers[core_id].pop()
+            if not self._answers[core_id]:
+                del self._answers[core_id]
+        if begun:
+            self._sessions.pop(request_id, None)
 
     def has_unfinished_requests(self) -> bool:
         """Whether anything is under way."""
@@ -180,17 +214,23 @@ class OutputProcessor:
 
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Turn one step's news into outputs. News of requests that were aborted meanwhile are passed over."""
-        now = time.time()
+        now = self._clock()
+        step_time = now if outputs.timestamp is None else outputs.timestamp
         changed: dict[UserRequest, list[Answer]] = {}
         to_abort = []
+        for request_id, events in outputs.events.items():
+            rest: Sequence[EngineCoreEvent] = events
+            for answer in self._answers.get(request_id, ()):  # what is left is the next turn's
+                rest = answer.take_events(rest)
         for output in outputs.outputs:
-            answer = self._answers.get(output.request_id)
-            if answer is None:
+            answers = self._answers.get(output.request_id)
+            if answers is None:
                 continue
-            if self._update(answer, output):
+            answer = answers[0]
+            if self._update(answer, output, step_time):
                 to_abort.append(answer.request_id)
             if answer.finish_reason is not None:
-                del self._answers[answer.request_id]
+                self._drop_first(answers)
             user_request = answer.user_request
             if answer.index == 0:  # later ones find the prompt that the first has computed
                 user_request.num_cached_tokens = output.num_cached_tokens
@@ -198,10 +238,18 @@ class OutputProcessor:
         made = [user_request.make_output(answers, now) for user_request, answers in changed.items()]
         return ProcessedOutputs([output for output in made if output is not None], to_abort)
 
-    def _update(self, answer: Answer, output: EngineCoreOutput) -> bool:
+    def _drop_first(self, answers: deque[Answer]) -> None:
+        """An answer is complete."""
+        answer = answers.popleft()
+        if not answers:
+            del self._answers[answer.request_id]
+        if answer.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            self._sessions.pop(answer.user_request.request_id, None)
+
+    def _update(self, answer: Answer, output: EngineCoreOutput, now: float) -> bool:
         """`answer.update`, where a failure ends this one answer with an error and harms no other."""
         try:
-            return answer.update(output)
+            return answer.update(output, now)
         except Exception as error:  # the front end's one boundary handler
             logger.exception("the output of request %s could not be processed", answer.request_id)
             answer.finish_reason, answer.stop_reason = FinishReason.ERROR, f"{type(error).__name__}: {error}"

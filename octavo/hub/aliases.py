@@ -91,7 +91,7 @@ _SMOLLM2 = Alias(
 
 _GEMMA3_270M = Alias(
     name="gemma3-270m",
-    description="Gemma 3 270M, Q4_K_M: base model, not trained to chat; runs once Gemma 3 is supported",
+    description="Gemma 3 270M, Q4_K_M: base model, not trained to chat",
     origin="https://huggingface.co/google/gemma-3-270m",
     licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
     architecture="gemma3",

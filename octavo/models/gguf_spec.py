@@ -7,13 +7,14 @@ llama.cpp, which defines what they mean.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from octavo.errors import WeightError
 from octavo.models.keys import Keys
 from octavo.models.registry import GGUF_ARCHITECTURES, find_architecture
 from octavo.models.rope import LinearScaling, NoScaling, RopeScaling, RopeSpec, YarnScaling, yarn_magnitude
-from octavo.models.spec import ModelSpec
+from octavo.models.spec import ModelSpec, WindowSpec, layers_but_every
 from octavo.models.tensors import tensor_name
 from octavo.weights.weight import WeightSource
 
@@ -46,7 +47,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], source: WeightSource) -> ModelSp
     def has(role: str, kind: str) -> bool:
         return tensor_name("gguf", role, kind=kind) in source
 
-    return ModelSpec(
+    spec = ModelSpec(
         name=general.text("name", default=architecture),
         architecture=family,
         layout="gguf",
@@ -64,11 +65,32 @@ def spec_from_gguf(metadata: Mapping[str, Any], source: WeightSource) -> ModelSp
             rotary_size=keys.integer("rope.dimension_count", default=head_size),
             scaling=_scaling(keys, max_position_embeddings),
         ),
+        attention_scale=head_size**-0.5,
         tied_head=not has("head", "weight"),
         attention_bias=has("q", "bias"),
         attention_output_bias=has("attention_output", "bias"),
         mlp_bias=has("gate", "bias"),
     )
+    return _gemma3(spec, keys) if family == "gemma3" else spec
+
+
+def _gemma3(spec: ModelSpec, keys: Keys) -> ModelSpec:
+    """What Gemma 3 has besides. Keys, and what their absence means, are llama.cpp's."""
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        keys.accept(name, 0.0)
+    # No key says so, but the 27B alone, known by its number of layers, scales as if its heads were narrower.
+    heads_width = spec.hidden_size // spec.num_heads if spec.num_layers == 62 else spec.head_size
+    window = None
+    if "attention.sliding_window" in keys:
+        period = keys.integer("attention.sliding_window_pattern", default=6)
+        window = WindowSpec(
+            size=keys.integer("attention.sliding_window"),
+            layers=layers_but_every(period, spec.num_layers),
+            rope=RopeSpec(
+                keys.number("rope.freq_base_swa", default=10000.0, above=1.0), spec.rope.rotary_size
+            ),
+        )
+    return replace(spec, attention_scale=heads_width**-0.5, window=window)
 
 
 def _scaling(keys: Keys, max_position_embeddings: int) -> RopeScaling:

@@ -6,7 +6,7 @@ Knows neither GGUF nor config.json, only names and values.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from octavo.errors import UnsupportedError, WeightError
@@ -72,6 +72,13 @@ class Keys:
         if type(value) is not list or not value:
             raise self.wrong(name, "a list that is not empty")
         return value[0]
+
+    def choices(self, name: str, count: int, allowed: Collection[str]) -> list[str]:
+        """The list of `count` strings under `name`, each one of `allowed`."""
+        value = self._get(name, None)
+        if type(value) is not list or len(value) != count or not all(each in allowed for each in value):
+            raise self.wrong(name, f"a list of {count}, each one of {', '.join(map(repr, allowed))}")
+        return value
 
     def accept(self, name: str, *supported: Any) -> None:
         """Raise UnsupportedError when the key is there and holds something else than one of `supported`."""

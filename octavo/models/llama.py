@@ -37,7 +37,7 @@ class Llama:
         self.embedding = tensors.weight("embedding", (spec.vocab_size, spec.hidden_size))
         self.layers = tuple(_make_layer(index, spec, tensors) for index in range(spec.num_layers))
         self.norm = tensors.weight("norm", (spec.hidden_size,))
-        self.head = _make_head(spec, tensors)
+        self.head = tensors.head(spec.vocab_size, spec.hidden_size, spec.tied_head)
         self.weights = tensors.taken
         self.attention_layers = tuple(layer.attention for layer in self.layers)
 
@@ -67,13 +67,6 @@ def _make_rope(spec: ModelSpec, tensors: ModelTensors) -> Rope:
     return make_rope(spec.rope, "interleaved" if spec.layout == "gguf" else "half", divisors)
 
 
-def _make_head(spec: ModelSpec, tensors: ModelTensors) -> Linear:
-    if spec.tied_head:
-        tensors.ignore("head")
-    role = "embedding" if spec.tied_head else "head"
-    return tensors.linear({role: spec.vocab_size}, spec.hidden_size)
-
-
 def _make_layer(index: int, spec: ModelSpec, tensors: ModelTensors) -> LlamaLayer:
     hidden, intermediate = spec.hidden_size, spec.intermediate_size
     q_size, kv_size = spec.num_heads * spec.head_size, spec.num_kv_heads * spec.head_size
@@ -81,7 +74,7 @@ def _make_layer(index: int, spec: ModelSpec, tensors: ModelTensors) -> LlamaLaye
         attention_norm=tensors.weight("attention_norm", (hidden,), index),
         qkv=tensors.linear({"q": q_size, "k": kv_size, "v": kv_size}, hidden, index, spec.attention_bias),
         attention=AttentionLayer(
-            index, spec.num_heads, spec.num_kv_heads, spec.head_size, spec.head_size**-0.5
+            index, spec.num_heads, spec.num_kv_heads, spec.head_size, spec.attention_scale
         ),
         attention_output=tensors.linear(
             {"attention_output": hidden}, q_size, index, spec.attention_output_bias

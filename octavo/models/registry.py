@@ -21,13 +21,21 @@ def _llama(spec: ModelSpec, tensors: ModelTensors) -> Model:
     return Llama(spec, tensors)
 
 
-_FACTORIES: Mapping[str, Callable[[ModelSpec, ModelTensors], Model]] = MappingProxyType({"llama": _llama})
+def _gemma3(spec: ModelSpec, tensors: ModelTensors) -> Model:
+    from octavo.models.gemma3 import Gemma3
+
+    return Gemma3(spec, tensors)
+
+
+_FACTORIES: Mapping[str, Callable[[ModelSpec, ModelTensors], Model]] = MappingProxyType(
+    {"llama": _llama, "gemma3": _gemma3}
+)
 
 # Families by the names that files give their architecture.
-GGUF_ARCHITECTURES: Mapping[str, str] = MappingProxyType({"llama": "llama"})
+GGUF_ARCHITECTURES: Mapping[str, str] = MappingProxyType({"llama": "llama", "gemma3": "gemma3"})
 """By what GGUF files say in `general.architecture`."""
 HUGGING_FACE_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
-    {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama"}
+    {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Gemma3ForCausalLM": "gemma3"}
 )
 """By what config.json says in `architectures`."""
 

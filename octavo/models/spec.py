@@ -15,6 +15,20 @@ Layout = Literal["gguf", "huggingface"]
 
 
 @dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """The layers that see the end of their context alone, and turn by a rope of their own."""
+
+    size: int  # tokens that a token sees at most, itself included
+    layers: frozenset[int]
+    rope: RopeSpec
+
+
+def layers_but_every(period: int, num_layers: int) -> frozenset[int]:
+    """All of `num_layers` layers but the last of every `period`."""
+    return frozenset(layer for layer in range(num_layers) if (layer + 1) % period)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A decoder of the usual kind. Raises WeightError when its numbers contradict each other."""
 
@@ -31,10 +45,16 @@ class ModelSpec:
     max_position_embeddings: int  # tokens, stretching included
     rms_norm_eps: float
     rope: RopeSpec
+    attention_scale: float  # by which q·k is multiplied
     tied_head: bool  # logits are made with the embedding
+    window: WindowSpec | None = None  # None: every layer sees its whole context
     attention_bias: bool = False  # of queries, keys and values
     attention_output_bias: bool = False
     mlp_bias: bool = False
+
+    def window_of(self, layer: int) -> WindowSpec | None:
+        """The window of `layer`; None for one that sees its whole context."""
+        return self.window if self.window is not None and layer in self.window.layers else None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

@@ -32,6 +32,13 @@ _NAMES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "norm": ("output_norm", "model.norm"),
         "head": ("output", "lm_head"),
         "rope_divisors": ("rope_freqs", "rope_freqs"),  # only GGUF files have it
+        "q_norm": ("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"),
+        "k_norm": ("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"),
+        # Where norms follow attention and feed-forward, too. Hugging Face's name of the first is, in other
+        # models, that of the norm before the feed-forward.
+        "attention_post_norm": ("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
+        "mlp_pre_norm": ("blk.{}.ffn_norm", "model.layers.{}.pre_feedforward_layernorm"),
+        "mlp_post_norm": ("blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"),
     }
 )
 
@@ -63,11 +70,13 @@ class ModelTensors:
         """Whether the file holds a weight for `role`."""
         return self._name(role) in self._source
 
-    def weight(self, role: str, shape: tuple[int, ...], layer: int = 0) -> Weight:
-        """The weight that plays `role`. Raises WeightError when it is missing or not of `shape`,
-        UnsupportedError when its format cannot be read.
+    def weight(
+        self, role: str, shape: tuple[int, ...], layer: int = 0, offset: float | None = None
+    ) -> Weight:
+        """The weight that plays `role`, with `offset` added. Raises WeightError when it is missing or not of
+        `shape`, UnsupportedError when its format cannot be read.
         """
-        return self._take(self._name(role, layer), shape)
+        return self._take(self._name(role, layer), shape, offset)
 
     def linear(
         self, sizes: Mapping[str, int], in_features: int, layer: int = 0, bias: bool = False
@@ -80,6 +89,14 @@ class ModelTensors:
             self._take(self._name(role, layer, "bias"), (size,)) for role, size in sizes.items() if bias
         ]
         return Linear(tuple(weights), tuple(biases))
+
+    def head(self, vocab_size: int, hidden_size: int, tied: bool) -> Linear:
+        """The linear map to logits: with the embedding if `tied`, and then a copy of it in the file is passed
+        over; raises as `weight` does.
+        """
+        if tied:
+            self.ignore("head")
+        return self.linear({"embedding" if tied else "head": vocab_size}, hidden_size)
 
     def constant(self, role: str, shape: tuple[int, ...]) -> np.ndarray:
         """The values, float32, of a weight needed only while the model is made; raises as `weight` does."""
@@ -103,9 +120,10 @@ class ModelTensors:
     def _name(self, role: str, layer: int = 0, kind: str = "weight") -> str:
         return tensor_name(self._layout, role, layer, kind)
 
-    def _take(self, name: str, shape: tuple[int, ...]) -> Weight:
+    def _take(self, name: str, shape: tuple[int, ...], offset: float | None = None) -> Weight:
         if name not in self._taken:
-            self._taken[name] = self._checked(name, shape)
+            weight = self._checked(name, shape)
+            self._taken[name] = weight if offset is None else weight.plus(offset)
         return self._taken[name]
 
     def _checked(self, name: str, shape: tuple[int, ...]) -> Weight:

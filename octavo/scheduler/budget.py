@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from octavo.scheduler.request import Request
+from octavo.scheduler.update import ScheduledTurn
 from octavo.types.steps import BlockIds, CachedRequestData, NewRequestData
 
 
@@ -11,54 +14,78 @@ class StepBudget:
 
     __slots__ = (
         "cached_req_ids",
+        "first_tenant",
+        "is_short",
         "new_block_ids",
         "new_reqs",
         "num_candidates",
+        "num_partial_prefills",
         "num_scheduled_tokens",
         "num_tokens",
-        "preempted",
+        "prefill_tokens",
+        "running",
         "scheduled",
+        "step",
         "stopped",
     )
 
-    def __init__(self, num_tokens: int, num_candidates: int) -> None:
+    def __init__(self, num_tokens: int, step: int, running: list[Request], num_seated: int) -> None:
+        """For step number `step`, in which `running` go on and up to `num_seated` may begin."""
         self.num_tokens = num_tokens  # tokens the step can still take
-        self.num_candidates = num_candidates  # requests that could have a share of the step
+        self.step = step
+        self.num_candidates = len(running) + num_seated  # requests that could have a share of the step
+        self.running = running
+        self.num_partial_prefills = 0  # requests that the step leaves with known tokens to compute
+        self.first_tenant: str | None = None  # whose prompt is the most urgent that runs
+        self.prefill_tokens: Counter[str] = Counter()  # tokens of prompts, by tenant
         self.stopped = False  # a constraint has closed the step for everyone behind
-        self.preempted: list[Request] = []
-        self.scheduled: list[tuple[Request, int]] = []
+        self.is_short = False  # blocks ran out, so that somebody had to be preempted
+        self.scheduled: list[ScheduledTurn] = []
         self.num_scheduled_tokens: dict[str, int] = {}
         self.new_reqs: list[NewRequestData] = []
         self.cached_req_ids: list[str] = []
         self.new_block_ids: list[BlockIds | None] = []
 
-    def take(self, request: Request, count: int) -> None:
-        """`request` runs `count` tokens in this step."""
+    def take(self, request: Request, start: int, count: int) -> None:
+        """`request` runs `count` tokens from `start` on in this step."""
         self.num_tokens -= count
         self.stopped |= self.num_tokens == 0
-        self.scheduled.append((request, count))
+        if start < request.num_prompt_tokens:
+            self._take_prefill(request, start, count)
+        self.scheduled.append(ScheduledTurn(request, request.turn, count))
         self.num_scheduled_tokens[request.request_id] = count
 
-    def take_running(self, request: Request, count: int, block_ids: BlockIds) -> None:
+    def take_running(self, request: Request, start: int, count: int, block_ids: BlockIds) -> None:
         """The same for a request the worker has in a row, which gets `block_ids` on top of those it has."""
-        self.take(request, count)
+        self.take(request, start, count)
         self.cached_req_ids.append(request.request_id)
         self.new_block_ids.append(block_ids if any(block_ids) else None)
 
-    def take_new(self, request: Request, count: int, block_ids: BlockIds) -> None:
+    def take_new(self, request: Request, start: int, count: int, block_ids: BlockIds) -> None:
         """The same for a request that takes a row in this step."""
-        self.take(request, count)
+        self.take(request, start, count)
         self.new_reqs.append(
             NewRequestData(
                 req_id=request.request_id,
                 row=request.row,
                 token_ids=list(request.token_ids),
                 num_prompt_tokens=request.num_prompt_tokens,
-                num_computed_tokens=request.num_computed_tokens,
+                num_computed_tokens=start,
                 block_ids=block_ids,
                 sampling_params=request.sampling_params,
             )
         )
+
+    def _take_prefill(self, request: Request, start: int, count: int) -> None:
+        self.num_partial_prefills += start + count < request.num_tokens
+        self.prefill_tokens[request.tenant] += count
+        if self.first_tenant is None:
+            self.first_tenant = request.tenant
+
+    @property
+    def has_decodes(self) -> bool:
+        """Whether anyone who runs is through with the prompt."""
+        return any(request.num_computed_tokens >= request.num_prompt_tokens for request in self.running)
 
     @property
     def cached_reqs(self) -> CachedRequestData:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from octavo.config import SchedulerConfig
 from octavo.scheduler.budget import StepBudget
 from octavo.scheduler.request import Request, RequestStatus
 
@@ -80,3 +81,72 @@ class WholePrompts(StatelessConstraint):
         """All or nothing for a request that starts."""
         starts = request.status is not RequestStatus.RUNNING
         return 0 if starts and count > budget.num_tokens else count
+
+
+class PartialPrefills(StatelessConstraint):
+    """At most `most` requests are in the middle of their prompts at once; others wait for one to end it."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
+        """Nothing for one that would begin a prompt it cannot finish in this step, when there are enough."""
+        begins = request.status is not RequestStatus.RUNNING
+        partial = start + count < request.num_prompt_tokens
+        return 0 if begins and partial and budget.num_partial_prefills >= self.most else count
+
+
+class PrefillInterval(StatelessConstraint):
+    """Prompts run in every `interval`th step only, so that the steps between are short for those who decode.
+
+    When nobody decodes there is nobody to spare, and prompts run in every step.
+    """
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+
+    def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
+        """Nothing for a prompt between two such steps."""
+        waits = budget.step % self.interval and budget.has_decodes and start < request.num_prompt_tokens
+        return 0 if waits else count
+
+
+class TenantShare(StatelessConstraint):
+    """Under the fair policy: beside a prompt of a tenant that is behind its share, the prompts of another
+    tenant run as many tokens as that one's, or `least` if that is more.
+
+    A long step is paid for by all who are in it: without this a short prompt would wait for the long ones of
+    whoever has had most already.
+    """
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
+        """What the tenant's other prompts leave of that, in this step."""
+        first, tenant = budget.first_tenant, request.tenant
+        if first is None or first == tenant or start >= request.num_prompt_tokens:
+            return count
+        most = max(budget.prefill_tokens[first], self.least)
+        return max(min(count, most - budget.prefill_tokens[tenant]), 0)
+
+
+def create_constraints(config: SchedulerConfig, step_alignment: int) -> list[Constraint]:
+    """The constraints that `config` and the KV cache ask for, in the order in which they have their say."""
+    most = config.max_num_batched_tokens
+    threshold = config.long_prefill_token_threshold
+    constraints: list[Constraint] = []
+    if config.prefill_schedule_interval > 1:
+        constraints.append(PrefillInterval(config.prefill_schedule_interval))
+    if not config.enable_chunked_prefill:
+        constraints.append(WholePrompts())
+    elif threshold != 0:
+        constraints.append(LongPrefill(-(-most // 2) if threshold is None else threshold))
+    if config.scheduling_policy == "fair" and config.enable_chunked_prefill:
+        constraints.append(TenantShare(least=-(-most // 8)))
+    constraints.append(TokenBudget())
+    if config.enable_chunked_prefill and step_alignment > 1:
+        constraints.append(StepAlignment(step_alignment))
+    if config.max_num_partial_prefills is not None:
+        constraints.append(PartialPrefills(config.max_num_partial_prefills))
+    return constraints

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from typing import Any
 
 from octavo.kv_cache.hashing import BlockHash
 from octavo.types.outputs import FinishReason
-from octavo.types.requests import EngineCoreRequest
+from octavo.types.requests import EngineCoreRequest, MediaSpan
 
 
 class RequestStatus(enum.IntEnum):
-    """WAITING → RUNNING → (PREEMPTED → RUNNING)* → one of FINISHED_*."""
+    """WAITING → RUNNING → (PREEMPTED → RUNNING)* → one of FINISHED_*.
+
+    A session goes from RUNNING to WAITING_FOR_STREAMING_REQ when a turn ends, and to WAITING with the next.
+    """
 
     WAITING = enum.auto()
+    WAITING_FOR_STREAMING_REQ = enum.auto()  # an idle session: it holds no row and no block
     RUNNING = enum.auto()
     PREEMPTED = enum.auto()
     # Everything after PREEMPTED is an end.
@@ -26,7 +31,7 @@ class RequestStatus(enum.IntEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come of the request."""
+        """Whether nothing more will come of the request (of a session: of its turn)."""
         return self > RequestStatus.PREEMPTED
 
     @property
@@ -46,7 +51,11 @@ _FINISH_REASONS = {
 
 
 class Request:
-    """A request in the core. Mutable; only the scheduler changes it (and the KV cache its `block_hashes`)."""
+    """A request in the core. Mutable; only the scheduler changes it (and the KV cache its `block_hashes`).
+
+    A step that has been planned and whose results are not in yet is *in flight*. What it computes counts as
+    computed at once; the token it will sample is a placeholder until then.
+    """
 
     __slots__ = (
         "adapter",
@@ -54,60 +63,123 @@ class Request:
         "block_hashes",
         "cache_salt",
         "eos_token_ids",
-        "max_tokens",
+        "max_length",
         "media",
+        "most_to_run",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_encoder_tokens",
+        "num_in_flight_tokens",
+        "num_output_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
         "order",
         "priority",
         "request_id",
+        "resumable",
         "row",
         "sampling_params",
         "skip_reading_prefix_cache",
+        "source",
         "status",
         "stop_reason",
         "stop_token_ids",
+        "streaming_queue",
+        "tenant",
         "token_ids",
+        "turn",
     )
 
-    def __init__(self, request: EngineCoreRequest, max_model_len: int, order: tuple[Any, ...] = ()) -> None:
-        """`order` says how urgent it is, the smallest most; by default priority, then arrival, then id."""
-        params = request.sampling_params
+    def __init__(self, request: EngineCoreRequest, max_model_len: int) -> None:
         self.request_id = request.request_id
+        self.tenant = request.tenant
+        self.cache_salt = request.cache_salt
+        self.adapter = request.adapter
+        self.resumable = request.resumable
+        self.streaming_queue: deque[EngineCoreRequest] = (
+            deque()
+        )  # turns to come; one not resumable is the end
+        self.turn = 0  # grows when a turn ends: what was planned before is void
+        self.row = -1  # in the worker, while RUNNING
+        self.num_preemptions = 0
+        self.num_in_flight_tokens = 0  # of those computed, the ones that steps in flight compute
+        self.num_output_placeholders = 0  # tokens that steps in flight sample
+        self.token_ids: list[int] = []  # prompt, then output
+        self.block_hashes: list[BlockHash] = []
+        self.media: list[MediaSpan] = []
+        self.begin_turn(request, max_model_len)
+
+    def begin_turn(self, request: EngineCoreRequest, max_model_len: int) -> None:
+        """Append a prompt to what there is, and go on by the parameters that came with it.
+
+        How urgent it is, `order`, the smallest most, is then the policy's to say.
+        """
+        params = request.sampling_params
+        start = len(self.token_ids)
+        self.source = request
         self.sampling_params = params
         self.priority = request.priority
         self.arrival_time = request.arrival_time
-        self.order = order or (request.priority, request.arrival_time, request.request_id)
-        self.cache_salt = request.cache_salt
-        self.adapter = request.adapter
-        self.media = request.media
-        self.num_encoder_tokens = request.num_encoder_tokens
+        self.order: tuple[Any, ...] = (request.priority, request.arrival_time, request.request_id)
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)
-        self.num_prompt_tokens = len(request.prompt_token_ids)
-        self.max_tokens = max_model_len if params.max_tokens is None else params.max_tokens
-        self.token_ids = list(request.prompt_token_ids)  # prompt, then output
+        self.token_ids += request.prompt_token_ids
+        self.media += [span.moved(start) for span in request.media]
+        self.num_encoder_tokens = request.num_encoder_tokens
+        self.num_prompt_tokens = len(self.token_ids)
+        most = max_model_len if params.max_tokens is None else self.num_prompt_tokens + params.max_tokens
+        self.max_length = min(most, max_model_len)  # tokens, prompt and output, at which it ends
+        self.most_to_run = self.max_length - 1  # of them: the last one is sampled and never run
         self.status = RequestStatus.WAITING
-        self.row = -1  # in the worker, while RUNNING
+        self.stop_reason: int | str | None = None
         self.num_computed_tokens = 0  # tokens whose KV is in the cache once every planned step has run
         self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
-        self.block_hashes: list[BlockHash] = []
-        self.num_preemptions = 0
-        self.stop_reason: int | str | None = None
+
+    def end_turn(self) -> None:
+        """Nothing that is in flight concerns it any longer. A session goes on without its last token, which
+        was sampled and never run.
+        """
+        if self.num_output_tokens:
+            del self.token_ids[-1]
+        self.turn += 1
+        self.num_in_flight_tokens = self.num_output_placeholders = 0
+
+    def awaits(self, turn: EngineCoreRequest) -> bool:
+        """Whether `turn` is under way here or to come."""
+        is_idle = self.status is RequestStatus.WAITING_FOR_STREAMING_REQ
+        return (self.source is turn and not is_idle) or any(each is turn for each in self.streaming_queue)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it (of a session: its turn) has ended; None while it goes on."""
+        return self.status.finish_reason
+
+    @property
+    def num_turns_awaited(self) -> int:
+        """Turns whose end is still to be told: the one under way, and those to come."""
+        is_idle = self.status is RequestStatus.WAITING_FOR_STREAMING_REQ
+        return (not is_idle) + sum(turn.resumable for turn in self.streaming_queue)
+
+    @property
+    def num_good_tokens(self) -> int:
+        """Tokens whose KV is in the cache: those that steps in flight compute are not there yet."""
+        return self.num_computed_tokens - self.num_in_flight_tokens
 
     @property
     def num_tokens(self) -> int:
-        """Tokens known, prompt and output: what `num_computed_tokens` chases."""
+        """Tokens known, prompt and output."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens generated so far."""
+        """Tokens generated so far (of a session: in this turn)."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_planned_tokens(self) -> int:
+        """Tokens known once every planned step has run: what `num_computed_tokens` chases."""
+        return len(self.token_ids) + self.num_output_placeholders
 
     def __lt__(self, other: Request) -> bool:
         """Whether this one is more urgent."""

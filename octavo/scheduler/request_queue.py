@@ -20,6 +20,7 @@ class SchedulingPolicy(enum.Enum):
 
     FCFS = "fcfs"
     PRIORITY = "priority"
+    FAIR = "fair"
 
 
 class RequestQueue(ABC):
@@ -164,9 +165,14 @@ class PriorityRequestQueue(RequestQueue):
             yield heapq.heappop(heap)
 
 
+class FairRequestQueue(PriorityRequestQueue):
+    """The request with the earliest virtual start first (`FairPolicy`), whoever's it is."""
+
+
 _QUEUES: dict[SchedulingPolicy, type[FCFSRequestQueue] | type[PriorityRequestQueue]] = {
     SchedulingPolicy.FCFS: FCFSRequestQueue,
     SchedulingPolicy.PRIORITY: PriorityRequestQueue,
+    SchedulingPolicy.FAIR: FairRequestQueue,
 }
 
 

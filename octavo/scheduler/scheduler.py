@@ -1,31 +1,34 @@
 """`Scheduler`: which requests run how many tokens in the next step, and what became of them in the last one.
 
 There is no prefill phase and no decode phase: a request has `num_computed_tokens`, wants to reach
-`num_tokens`, and each step gives it a share of the token budget. Knows nothing of tensors, text or clocks.
+`num_planned_tokens`, and each step gives it a share of the token budget. Knows nothing of tensors, text or
+clocks. A step may be planned while others are in flight; results come in the order of the plans.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
 
 from octavo.config import SchedulerConfig
-from octavo.errors import ConfigError, RequestError
+from octavo.errors import ConfigError
 from octavo.kv_cache.coordinator import CacheHit
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.budget import StepBudget
-from octavo.scheduler.constraint import Constraint, LongPrefill, StepAlignment, TokenBudget, WholePrompts
+from octavo.scheduler.constraint import Constraint, create_constraints
+from octavo.scheduler.lifecycle import RequestLifecycle
 from octavo.scheduler.request import Request, RequestStatus
-from octavo.scheduler.request_queue import RequestQueue, SchedulingPolicy, create_request_queue
-from octavo.scheduler.stop import check_stop
-from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs, FinishReason, SchedulerStats
-from octavo.types.requests import EngineCoreRequest
-from octavo.types.sampling import INVALID_TOKEN_ID
-from octavo.types.steps import BlockIds, ModelRunnerOutput, SchedulerOutput
+from octavo.scheduler.request_queue import RequestQueue
+from octavo.scheduler.update import ScheduledTurn, take_in
+from octavo.types.observer import Observer
+from octavo.types.outputs import EngineCoreOutputs
+from octavo.types.steps import BlockIds, ModelRunnerOutput, PauseState, SchedulerOutput
 
 
-class Scheduler:
-    """Owns every unfinished request. One step: `schedule`, run it, `update_from_output`."""
+class Scheduler(RequestLifecycle):
+    """Plans steps and takes their results in: `schedule`, run it, `update_from_output`."""
 
     def __init__(
         self,
@@ -33,72 +36,23 @@ class Scheduler:
         kv_cache: KVCacheManager,
         max_model_len: int,
         constraints: Sequence[Constraint] = (),
+        observer: Observer | None = None,
     ) -> None:
-        self.config = config
-        self.kv_cache = kv_cache
-        # No sequence can outgrow the cache, so one that runs alone always gets its blocks.
-        self.max_model_len = min(max_model_len, kv_cache.max_num_tokens)
+        all_constraints = [*constraints, *create_constraints(config, kv_cache.step_alignment)]
+        super().__init__(config, kv_cache, max_model_len, all_constraints, observer or Observer())
         _check_chunking(config, self.max_model_len)
-        self.policy = SchedulingPolicy(config.scheduling_policy)
-        self.constraints = [*constraints, *_own_constraints(config, kv_cache.step_alignment)]
-        self.requests: dict[str, Request] = {}
-        self.waiting = create_request_queue(self.policy)
-        # Passed over by a constraint; they keep their places before those who came later.
-        self.skipped_waiting = create_request_queue(self.policy)
-        # Most urgent first, so that the last one is always the one to preempt.
-        self.running: list[Request] = []
-        # Since the last step.
-        self.finished_req_ids: set[str] = set()
-        self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
-        self._num_added = 0
+        self._in_flight: dict[int, list[ScheduledTurn]] = {}  # by the step's number, the oldest first
+        self._num_steps = 0
 
-    def add_request(self, request: EngineCoreRequest) -> None:
-        """Queue a request. Raises RequestError for one that can never run, or whose id is taken."""
-        if request.request_id in self.requests:
-            raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
-        if not 0 < len(request.prompt_token_ids) < self.max_model_len:
-            raise RequestError(
-                f"the prompt has {len(request.prompt_token_ids)} tokens; it must have at least 1 and, to "
-                f"leave room for an answer, at most {self.max_model_len - 1}",
-                "prompt",
-            )
-        self._num_added += 1
-        # First come, first served goes by this count: clocks step back, and answers to a prompt share a time.
-        order = (self._num_added,) if self.policy is SchedulingPolicy.FCFS else ()
-        queued = Request(request, self.max_model_len, order)
-        self.requests[queued.request_id] = queued
-        self.waiting.add_request(queued)
-
-    def finish_requests(
-        self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
-    ) -> list[EngineCoreOutput]:
-        """End requests from outside (None = all), in whatever state they are. Unknown ids are ignored."""
-        ids = list(self.requests) if request_ids is None else request_ids
-        finishing = [
-            self.requests[request_id] for request_id in dict.fromkeys(ids) if request_id in self.requests
-        ]
-        waiting = [request for request in finishing if request.status is not RequestStatus.RUNNING]
-        if waiting:
-            self.waiting.remove_requests(waiting)
-            self.skipped_waiting.remove_requests(waiting)
-        for request in finishing:
-            request.status = status
-            self._free_request(request)
-        self._drop_finished_from_running()
-        return [
-            EngineCoreOutput(request.request_id, [], status.finish_reason, reason) for request in finishing
-        ]
-
-    def has_unfinished_requests(self) -> bool:
-        """Whether any request is running or waiting."""
-        return bool(self.requests)
+    # ---------------------------------------------------------------------------------------- planning a step
 
     def schedule(self) -> SchedulerOutput:
         """Give every eligible request its share of the next step. Mutates requests and block ownership."""
+        self._make_way()
         num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self._free_rows))
-        budget = StepBudget(self.config.max_num_batched_tokens, len(self.running) + num_seated)
+        budget = self._make_budget(num_seated)
         self._schedule_running(budget)
-        if num_seated and not budget.preempted:  # memory is short: admit nobody on top of a preemption
+        if num_seated and not budget.is_short:  # memory is short: admit nobody on top of a preemption
             self._schedule_waiting(budget)
         return self._make_output(budget)
 
@@ -113,12 +67,13 @@ class Scheduler:
             if count == 0:
                 continue
             while (block_ids := self.kv_cache.allocate_slots(request, count)) is None:
+                budget.is_short = True
                 victim = self.running[-1]
-                self._preempt(victim, budget)
+                self._preempt(victim)
                 if victim is request:
                     return
             self._commit(request, start, count, budget)
-            budget.take_running(request, count, block_ids)
+            budget.take_running(request, start, count, block_ids)
 
     def _schedule_waiting(self, budget: StepBudget) -> None:
         passed_over: list[Request] = []
@@ -129,11 +84,12 @@ class Scheduler:
         ):
             request = queue.peek_request()
             hit = self.kv_cache.get_computed_blocks(request)
-            count = self._share(request, hit.num_tokens, budget)
+            # One that was preempted with a token on its way comes back with that token.
+            count = 0 if request.num_in_flight_tokens else self._share(request, hit.num_tokens, budget)
             if count == 0 and not budget.stopped:
                 passed_over.append(queue.pop_request())
                 continue
-            if count == 0 or not self.kv_cache.can_admit(request, hit):
+            if count == 0 or not self._can_admit(request, hit):
                 break
             block_ids = self.kv_cache.allocate_slots(request, count, hit)
             assert block_ids is not None, "a request that can be admitted whole fits in part"
@@ -147,8 +103,12 @@ class Scheduler:
         return self.skipped_waiting or self.waiting or None
 
     def _share(self, request: Request, start: int, budget: StepBudget) -> int:
-        """Tokens `request` may run from `start` once every constraint has had its say; 0 = none now."""
-        count = request.num_tokens - start
+        """Tokens `request` may run from `start` once every constraint has had its say; 0 = none now, as for
+        one that ends with a step in flight.
+        """
+        count = min(request.num_planned_tokens, request.most_to_run) - start
+        if count <= 0:
+            return 0
         for constraint in self.constraints:
             count = constraint.limit(request, start, count, budget)
             if count <= 0:
@@ -157,8 +117,12 @@ class Scheduler:
         return count
 
     def _commit(self, request: Request, start: int, count: int, budget: StepBudget) -> None:
-        for constraint in self.constraints:
+        for constraint in self._reserving:
             constraint.commit(request, start, count, budget)
+
+    def _can_admit(self, request: Request, hit: CacheHit) -> bool:
+        spare = int(self.config.watermark * self.kv_cache.pool.num_usable_blocks) if self.running else 0
+        return self.kv_cache.can_admit(request, hit, spare)
 
     def _admit(
         self, request: Request, hit: CacheHit, count: int, block_ids: BlockIds, budget: StepBudget
@@ -170,132 +134,110 @@ class Scheduler:
         if request.num_cached_tokens < 0:  # what a preemption recomputes is no news to whoever asked
             request.num_cached_tokens = min(hit.num_tokens, request.num_prompt_tokens)
         insort(self.running, request)
+        self.policy.begin(request)
+        self.observer.request_admitted(request, hit.num_tokens)
         self._commit(request, hit.num_tokens, count, budget)
-        budget.take_new(request, count, block_ids)
+        budget.take_new(request, hit.num_tokens, count, block_ids)
 
-    def _preempt(self, victim: Request, budget: StepBudget) -> None:
-        """Take everything from the least urgent running request; it recomputes its tokens later."""
-        last = self.running.pop()
-        assert last is victim, "a victim is always the least urgent"
-        self._release(victim, victim.num_computed_tokens)
-        victim.status = RequestStatus.PREEMPTED
-        victim.num_computed_tokens = 0
-        victim.num_preemptions += 1
-        self.waiting.prepend_request(victim)
-        budget.preempted.append(victim)
+    def _make_way(self) -> None:
+        """Preempt those who must give way to a waiting request that cannot run otherwise (`displaces`)."""
+        if self.pause_state is PauseState.PAUSED_ALL:
+            return
+        while self.running and (queue := self._select_waiting_queue_for_scheduling()) is not None:
+            request = queue.peek_request()
+            if not self.policy.displaces(request, self.running[-1]):
+                return
+            hit = self.kv_cache.get_computed_blocks(request)
+            if self._free_rows and self._can_admit(request, hit):
+                return
+            may_run = self._share(request, hit.num_tokens, self._make_budget(num_seated=1))
+            if request.num_in_flight_tokens or not may_run:
+                return
+            self._preempt(self.running[-1])
+
+    def _make_budget(self, num_seated: int) -> StepBudget:
+        budget = StepBudget(self.config.max_num_batched_tokens, self._num_steps, self.running, num_seated)
+        budget.stopped = self.pause_state is PauseState.PAUSED_ALL
+        return budget
 
     def _make_output(self, budget: StepBudget) -> SchedulerOutput:
-        common = (
-            self.kv_cache.get_num_common_prefix_blocks(self.running[0], len(self.running))
-            if self.running
-            else []
-        )
         output = SchedulerOutput(
+            step=self._num_steps,
             scheduled_new_reqs=budget.new_reqs,
             scheduled_cached_reqs=budget.cached_reqs,
             num_scheduled_tokens=budget.num_scheduled_tokens,
             total_num_scheduled_tokens=self.config.max_num_batched_tokens - budget.num_tokens,
             finished_req_ids=self.finished_req_ids,
-            preempted_req_ids={request.request_id for request in budget.preempted},
-            num_common_prefix_blocks=common,
-            new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
+            preempted_req_ids=self.preempted_req_ids,
+            num_common_prefix_blocks=self._num_common_prefix_blocks(),
             kv_cache_block_copies=self.kv_cache.take_block_copies(),
+            new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
         )
-        self.finished_req_ids = set()
-        for request, count in budget.scheduled:
-            request.num_computed_tokens += count
+        self.finished_req_ids, self.preempted_req_ids = set(), set()
+        for share in budget.scheduled:
+            share.put_in_flight()
+        self._in_flight[self._num_steps] = budget.scheduled
+        self._num_steps += 1
+        self.observer.step_planned(output)
         return output
 
+    def _num_common_prefix_blocks(self) -> list[int]:
+        if not self.running or not self.config.enable_cascade_attention:
+            return [0] * len(self.kv_cache.config.groups)
+        return self.kv_cache.get_num_common_prefix_blocks(self.running[0], len(self.running))
+
+    # ------------------------------------------------------------------------------------- taking results in
+
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> EngineCoreOutputs:
-        """Take in what a step produced: new tokens, ends, blocks whose content may now be shared."""
-        outputs = []
-        any_finished = False
-        for request_id in output.num_scheduled_tokens:
-            request = self.requests.get(request_id)
-            if request is None or request.row < 0:
-                continue  # aborted while the step ran, and perhaps submitted anew
-            sampled = result.sampled_token_ids.get(request_id)
-            num_new = self._append_output_tokens(request, sampled or [])
-            if request.status is not RequestStatus.FINISHED_ERROR:  # its KV is as bad as its logits
-                self.kv_cache.cache_blocks(request, request.num_computed_tokens)
-            if sampled is None:
-                continue  # part of a prompt: nothing to tell
-            if request.status.is_finished:
-                errored = request.status is RequestStatus.FINISHED_ERROR
-                self._free_request(request, 0 if errored else request.num_computed_tokens)
-                any_finished = True
-            logprobs = result.logprobs.get(request_id)
-            outputs.append(
-                EngineCoreOutput(
-                    request_id,
-                    request.token_ids[len(request.token_ids) - num_new :],
-                    request.status.finish_reason,
-                    request.stop_reason,
-                    logprobs[:num_new] if logprobs else None,
-                    result.prompt_logprobs.get(request_id),
-                    request.num_cached_tokens,
-                )
-            )
-        if any_finished:
-            self._drop_finished_from_running()
-        return EngineCoreOutputs(outputs, self.make_stats())
-
-    def fail_step(self, output: SchedulerOutput | None, reason: str) -> EngineCoreOutputs:
-        """The step could not be run: its requests (without a plan, all) end with an error; others go on."""
-        planned = list(self.requests) if output is None else list(output.num_scheduled_tokens)
-        failed = [i for i in planned if i in self.requests and (output is None or self.requests[i].row >= 0)]
-        outputs = self.finish_requests(failed, RequestStatus.FINISHED_ERROR, reason)
-        # Some may have ended before the failure, and nobody has been told.
-        told = {ended.request_id for ended in outputs}
-        outputs += [
-            EngineCoreOutput(i, [], FinishReason.ERROR, reason)
-            for i in planned
-            if i not in told and i not in self.requests
-        ]
-        return EngineCoreOutputs(outputs, self.make_stats())
-
-    def make_stats(self) -> SchedulerStats:
-        """The state of the queues and the cache."""
-        num_waiting = len(self.waiting) + len(self.skipped_waiting)
-        return SchedulerStats(len(self.running), num_waiting, self.kv_cache.usage)
-
-    def _append_output_tokens(self, request: Request, token_ids: Sequence[int]) -> int:
-        """Append `token_ids` up to the first that ends the request; returns how many that were."""
-        for count, token_id in enumerate(token_ids, start=1):
-            if token_id == INVALID_TOKEN_ID:
-                request.status = RequestStatus.FINISHED_ERROR
-                request.stop_reason = "the model's logits are not finite numbers"
-                return count - 1
-            request.token_ids.append(token_id)
-            if check_stop(request, self.max_model_len):
-                return count
-        return len(token_ids)
-
-    def _free_request(self, request: Request, num_computed_tokens: int = 0) -> None:
-        """Forget a finished request and give back all it held. (`running` is swept by the caller.)
-
-        Its first `num_computed_tokens` tokens can be found in the prefix cache from now on.
+        """Take in what `output`, the oldest step in flight, produced: new tokens, ends, blocks whose content
+        may be shared from now on.
         """
-        del self.requests[request.request_id]
-        self.finished_req_ids.add(request.request_id)
-        if request.row >= 0:
-            self._release(request, num_computed_tokens)
+        any_stopped = False
+        for share in self._in_flight[output.step]:
+            if share.is_void:
+                continue  # it ended while the step ran
+            request = share.request
+            news = take_in(share, result)
+            if request.row >= 0 and request.status is not RequestStatus.FINISHED_ERROR:  # KV as bad as logits
+                self.kv_cache.cache_blocks(request, request.num_good_tokens)
+            if news is None:
+                continue
+            self._news.append(news)
+            if request.status.is_finished:
+                self._handle_stopped_request(request)
+                any_stopped = True
+        del self._in_flight[output.step]
+        if any_stopped:
+            self._drop_stopped_from_running()
+        return self.take_news(output)
 
-    def _release(self, request: Request, num_computed_tokens: int) -> None:
-        self.kv_cache.free(request, num_computed_tokens)
-        for constraint in self.constraints:
-            constraint.release(request)
-        self._free_rows.append(request.row)
-        request.row = -1
+    def fail_step(self, output: SchedulerOutput, reason: str) -> None:
+        """A step could not be run, or not be taken in: those of its requests that have not ended end with an
+        error. Others go on.
+        """
+        planned = self._in_flight.pop(output.step)
+        ids = [share.request.request_id for share in planned if not share.is_void]
+        self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
 
-    def _drop_finished_from_running(self) -> None:
-        self.running = [request for request in self.running if not request.status.is_finished]
+    def fail_all(self, reason: str) -> None:
+        """A step could not be planned, so that nobody's state can be trusted: every request ends with an
+        error.
+        """
+        self._news += self.finish_requests(None, RequestStatus.FINISHED_ERROR, reason)
+
+    def take_news(self, output: SchedulerOutput | None) -> EngineCoreOutputs:
+        """What has not been told yet, after the step `output` (None: it could not be planned)."""
+        outputs = EngineCoreOutputs(self._news)
+        self._news = []
+        self.observer.step_done(output, outputs)
+        return outputs
 
     def check(self) -> None:
         """Verify every invariant between requests, queues, rows and blocks. Raises AssertionError."""
         self.kv_cache.check()
-        waiting = [*self.waiting, *self.skipped_waiting]
-        assert sorted([*self.running, *waiting]) == sorted(self.requests.values()), (
+        waiting = [*self.waiting, *self.skipped_waiting, *self.held]
+        idle = list(self.idle.values())
+        assert sorted([*self.running, *waiting, *idle]) == sorted(self.requests.values()), (
             "a request is lost or doubled"
         )
         assert self.running == sorted(self.running), "running is out of order"
@@ -304,11 +246,22 @@ class Scheduler:
             "rows are lost or doubled"
         )
         assert all(request.status is RequestStatus.RUNNING for request in self.running)
-        assert all(request.row < 0 and request.num_computed_tokens == 0 for request in waiting)
+        assert all(request.status is RequestStatus.WAITING_FOR_STREAMING_REQ for request in idle)
+        assert all(request.row < 0 and request.num_computed_tokens == 0 for request in waiting + idle)
         holders = self.kv_cache.get_holders()
         assert holders == {request.request_id for request in self.running}, (
             "blocks are held by the wrong requests"
         )
+        self._check_in_flight()
+
+    def _check_in_flight(self) -> None:
+        in_flight: Counter[str] = Counter()
+        for share in chain.from_iterable(self._in_flight.values()):
+            if not share.is_void:
+                in_flight[share.request.request_id] += share.num_tokens
+        for request in self.requests.values():
+            assert request.num_in_flight_tokens == in_flight[request.request_id]
+            assert request.num_output_placeholders <= len(self._in_flight)
 
 
 def _check_chunking(config: SchedulerConfig, max_model_len: int) -> None:
@@ -317,18 +270,3 @@ def _check_chunking(config: SchedulerConfig, max_model_len: int) -> None:
             f"max_num_batched_tokens is {config.max_num_batched_tokens}; without chunked prefill it must be "
             f"at least max_model_len, {max_model_len}, or a long prompt could never run"
         )
-
-
-def _own_constraints(config: SchedulerConfig, step_alignment: int) -> list[Constraint]:
-    threshold = config.long_prefill_token_threshold
-    if threshold is None:
-        threshold = -(-config.max_num_batched_tokens // 2)
-    constraints: list[Constraint] = []
-    if not config.enable_chunked_prefill:
-        constraints.append(WholePrompts())
-    elif threshold > 0:
-        constraints.append(LongPrefill(threshold))
-    constraints.append(TokenBudget())
-    if config.enable_chunked_prefill and step_alignment > 1:
-        constraints.append(StepAlignment(step_alignment))
-    return constraints

@@ -10,7 +10,7 @@ from octavo.types.params import RepetitionDetectionParams
 REPETITION_STOP_REASON = "repetition_detected"
 
 
-def check_stop(request: Request, max_model_len: int) -> bool:
+def check_stop(request: Request) -> bool:
     """Whether the last token of `request` ends it. Sets `status` and `stop_reason` if so.
 
     In this order: end of sequence, stop tokens, length, repetition. `min_tokens` holds back only the last:
@@ -22,7 +22,7 @@ def check_stop(request: Request, max_model_len: int) -> bool:
     elif token_id in request.stop_token_ids:
         request.status = RequestStatus.FINISHED_STOPPED
         request.stop_reason = token_id
-    elif request.num_tokens >= max_model_len or request.num_output_tokens >= request.max_tokens:
+    elif request.num_tokens >= request.max_length:
         request.status = RequestStatus.FINISHED_LENGTH_CAPPED
     elif _repeats_itself(request):
         request.status = RequestStatus.FINISHED_REPETITION

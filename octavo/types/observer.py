@@ -1,16 +1,16 @@
 """`Observer`: how statistics, events and whatever else wants to know see the core, which knows none of them.
 
 The core's loops call an observer at a few points and never ask it anything. What it is given belongs to the
-core: read it at once, keep no reference, change nothing (but the two fields of `EngineCoreOutputs` that are
+core: read it at once, keep no reference, change nothing (but the fields of `EngineCoreOutputs` that are
 there to be filled).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from octavo.types.outputs import EngineCoreOutputs
+from octavo.types.outputs import EngineCoreOutputs, FinishReason
 from octavo.types.steps import SchedulerOutput
 
 
@@ -36,6 +36,26 @@ class ObservedRequest(Protocol):
     @property
     def num_preemptions(self) -> int:
         """How often it has been preempted."""
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it ended; None while it goes on."""
+
+
+class EngineState(Protocol):
+    """How full the engine is, for an observer that reports it."""
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are queued, or passed over for now."""
+
+    @property
+    def usage(self) -> float:
+        """Share of the KV cache's blocks that requests hold, 0 to 1."""
 
 
 class StoredBlock(NamedTuple):
@@ -66,8 +86,10 @@ class Observer:
     def step_planned(self, output: SchedulerOutput) -> None:
         """A step is about to run."""
 
-    def step_done(self, output: SchedulerOutput, outputs: EngineCoreOutputs) -> None:
-        """The step's results have been taken in, and `outputs` is about to go to the front end."""
+    def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
+        """The step's results have been taken in (or it failed; None: already its planning did), and `outputs`
+        is about to go to the front end.
+        """
 
     def block_stored(self, stored: StoredBlock) -> None:
         """A full block's content can be found in the prefix cache from now on."""
@@ -78,12 +100,19 @@ class Observer:
     def all_blocks_cleared(self) -> None:
         """The prefix cache is empty."""
 
+    def close(self) -> None:
+        """The engine ends: let go of what is held. May be called again."""
+
 
 class Observers(Observer):
     """Several observers, seen as one: each is told everything, in their order."""
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = tuple(observers)
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._observers = list(observers)
+
+    def add(self, observer: Observer) -> None:
+        """Have one more: one that looks, in turn, at what was built with these."""
+        self._observers.append(observer)
 
     def request_queued(self, request: ObservedRequest) -> None:
         """See `Observer`."""
@@ -110,7 +139,7 @@ class Observers(Observer):
         for observer in self._observers:
             observer.step_planned(output)
 
-    def step_done(self, output: SchedulerOutput, outputs: EngineCoreOutputs) -> None:
+    def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
         """See `Observer`."""
         for observer in self._observers:
             observer.step_done(output, outputs)
@@ -129,3 +158,8 @@ class Observers(Observer):
         """See `Observer`."""
         for observer in self._observers:
             observer.all_blocks_cleared()
+
+    def close(self) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.close()

@@ -36,19 +36,65 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
 
 
+class PrefixCacheStats(msgspec.Struct, frozen=True):
+    """What the prefix cache was asked for and had, since the start.
+
+    A request counts once, when it is admitted first (a session once a turn). What it looks up again after a
+    preemption is apart: its own blocks are found then, which says nothing of the cache's use.
+    """
+
+    requests: int = 0
+    queries: int = 0  # tokens
+    hits: int = 0  # tokens
+    preempted_requests: int = 0
+    preempted_queries: int = 0  # tokens
+    preempted_hits: int = 0  # tokens
+
+
 class SchedulerStats(msgspec.Struct, frozen=True):
-    """The scheduler's state after a step."""
+    """The scheduler's state after a step, and what has been counted since the start.
+
+    Counts only grow, so a reader may miss some of these and loses nothing: a rate is a difference of two.
+    """
 
     num_running_reqs: int
     num_waiting_reqs: int
     kv_cache_usage: float  # share of the blocks held by requests, 0 to 1
+    prefix_cache: PrefixCacheStats = PrefixCacheStats()
+    num_computed_prompt_tokens: int = 0  # without those from the prefix cache, and without recomputation
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+    # As the core sees it: an answer that a stop string ends is an abort here.
+    num_finished_reqs: Mapping[FinishReason, int] = {}
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens taken in, computed or from the prefix cache."""
+        return self.num_computed_prompt_tokens + self.prefix_cache.hits
 
 
-class EngineCoreOutputs(msgspec.Struct, frozen=True):
-    """News from one step."""
+class EngineCoreEventType(enum.IntEnum):
+    """What happened to a request."""
+
+    QUEUED = 1
+    SCHEDULED = 2
+    PREEMPTED = 3
+
+
+class EngineCoreEvent(msgspec.Struct, frozen=True):
+    """Something that happened to a request, and when."""
+
+    type: EngineCoreEventType
+    timestamp: float  # seconds, monotonic: the same clock for every process of a machine
+
+
+class EngineCoreOutputs(msgspec.Struct):
+    """News from one step. What observers have to add is left to them: all but `outputs` may be missing."""
 
     outputs: list[EngineCoreOutput]
-    scheduler_stats: SchedulerStats
+    scheduler_stats: SchedulerStats | None = None
+    events: dict[str, list[EngineCoreEvent]] = {}  # since the last step, by request
+    timestamp: float | None = None  # of the step's end, by the clock of the events
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,13 +137,45 @@ class CompletionOutput:
         return self.finish_reason is not None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestMetrics:
-    """When things happened to a request, in seconds since the epoch; None = not yet."""
+class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every output, and a dataclass is slower
+    """When things happened to a request, in seconds since the epoch; None = not yet.
+
+    Differences are exact: all but the arrival are read from a clock that is never set. Of a request with
+    several answers these are the first of the firsts and the last of the lasts.
+    """
 
     arrival_time: float
+    queued_time: float | None = None  # the core has it
+    scheduled_time: float | None = None  # it runs
     first_token_time: float | None = None
+    last_token_time: float | None = None
     finished_time: float | None = None
+    num_preemptions: int = 0
+    mean_inter_token_time: float | None = None  # seconds from one token of an answer to its next
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from arrival to the first token."""
+        return _seconds_between(self.arrival_time, self.first_token_time)
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds it waited before it first ran."""
+        return _seconds_between(self.queued_time, self.scheduled_time)
+
+    @property
+    def prefill_time(self) -> float | None:
+        """Seconds from when it first ran to the first token."""
+        return _seconds_between(self.scheduled_time, self.first_token_time)
+
+    @property
+    def decode_time(self) -> float | None:
+        """Seconds from the first token to the last."""
+        return _seconds_between(self.first_token_time, self.last_token_time)
+
+
+def _seconds_between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start
 
 
 @dataclass(slots=True)

@@ -6,12 +6,22 @@ its rows.
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from octavo.types.params import SamplingParams
 from octavo.types.sampling import TokenLogprobs
 
 BlockIds = tuple[list[int], ...]  # one list for each KV cache group
+
+
+class PauseState(enum.Enum):
+    """What may run."""
+
+    UNPAUSED = "unpaused"
+    PAUSED_NEW = "paused_new"  # only requests that have begun
+    PAUSED_ALL = "paused_all"  # nothing
 
 
 class NewRequestData(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,17 +46,19 @@ class CachedRequestData(msgspec.Struct, frozen=True):
 class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One step, as planned by `Scheduler.schedule`, in the order of `num_scheduled_tokens`."""
 
+    step: int = 0  # its number
     scheduled_new_reqs: list[NewRequestData]
     scheduled_cached_reqs: CachedRequestData
     num_scheduled_tokens: dict[str, int]
     total_num_scheduled_tokens: int
     finished_req_ids: set[str]  # finished since the last step: the worker forgets them before anything else
-    preempted_req_ids: set[str]  # lost their rows in this step; they come back as NewRequestData
+    # Have lost their rows since the last step. They come back as NewRequestData, perhaps at once.
+    preempted_req_ids: set[str]
     num_common_prefix_blocks: list[int]  # per KV cache group: leading blocks that all running requests share
     scheduled_spec_decode_tokens: dict[str, list[int]] = {}  # drafts to verify, for requests that have any
-    # Before the forward pass the worker zeroes blocks, then copies blocks.
-    new_block_ids_to_zero: list[int] | None = None  # they must not show what they held before
-    kv_cache_block_copies: list[tuple[int, int]] = []  # (from, to), whole blocks
+    new_block_ids_to_zero: list[int] | None = None  # blocks that must not show what they held before
+    # (from, to): content that a block is to begin with, copied after zeroing and before anything is computed.
+    kv_cache_block_copies: list[tuple[int, int]] = []
 
 
 class ModelRunnerOutput(msgspec.Struct, frozen=True, kw_only=True):

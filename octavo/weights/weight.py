@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from octavo.weights.dequantize import dequantize
-from octavo.weights.formats import Format
+from octavo.weights.formats import FORMATS, Format
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +38,14 @@ class Weight:
     def to_float32(self) -> np.ndarray:
         """The values as a new float32 array of `shape`. Raises UnsupportedError as `dequantize` does."""
         return dequantize(self.format, self.data).reshape(self.shape)
+
+    def plus(self, offset: float) -> Weight:
+        """This weight with `offset` added to each value: float32, in memory of its own, so for vectors only.
+
+        Raises UnsupportedError as `dequantize` does.
+        """
+        values = self.to_float32() + np.float32(offset)
+        return Weight(self.name, self.shape, FORMATS["F32"], values.reshape(1, -1).view(np.uint8))
 
 
 class WeightSource(Protocol):

@@ -13,7 +13,7 @@ from octavo.types.batch import Batch, CommonAttentionMetadata
 from octavo.types.kv import KVCacheConfig
 from octavo.types.sampling import SamplerOutput, SamplingMetadata
 from octavo.types.steps import NewRequestData, SchedulerOutput
-from octavo.worker.block_table import BlockTable
+from octavo.worker.block_tables import BlockTables
 from octavo.worker.sampling_rows import SamplingRows
 
 
@@ -28,9 +28,8 @@ class InputBatch:
         self.num_prompt_tokens = np.zeros(num_rows, np.int64)
         # In the cache once every step that was laid out has run.
         self.num_computed_tokens = np.zeros(num_rows, np.int64)
-        self.block_tables = [
-            BlockTable(num_rows, max_model_len, group.spec.block_size) for group in kv_cache.groups
-        ]
+        (block_size,) = {group.spec.block_size for group in kv_cache.groups}  # blocks are cut alike in all
+        self.block_tables = BlockTables(len(kv_cache.groups), num_rows, max_model_len, block_size)
         self.sampling = SamplingRows(num_rows, vocab_size)
 
     def update(self, output: SchedulerOutput) -> None:
@@ -42,9 +41,7 @@ class InputBatch:
         cached = output.scheduled_cached_reqs
         for req_id, new_block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if new_block_ids is not None:
-                row = self.row_of[req_id]
-                for table, block_ids in zip(self.block_tables, new_block_ids, strict=True):
-                    table.append_row(row, block_ids)
+                self.block_tables.append_row(self.row_of[req_id], new_block_ids)
 
     def build(self, output: SchedulerOutput) -> Batch:
         """Lay out the step's tokens, and count them as computed."""
@@ -63,17 +60,23 @@ class InputBatch:
             token_rows = rows.repeat(counts)
             positions = np.arange(len(token_rows)) + (seq_lens - ends).repeat(counts)
         (sampled_index,) = (seq_lens == self.num_tokens[rows]).nonzero()  # [L]
+        lengths, is_prefilling = seq_lens.astype(np.int32), computed < self.num_prompt_tokens[rows]
         attention = tuple(
             CommonAttentionMetadata(
                 query_start_loc=query_start_loc,
-                seq_lens=seq_lens.astype(np.int32),
-                block_table=table.get_rows(rows),
-                slot_mapping=table.compute_slot_mapping(token_rows, positions),
+                seq_lens=lengths,
+                block_table=block_table,
+                slot_mapping=slot_mapping,
                 positions=positions,
-                is_prefilling=computed < self.num_prompt_tokens[rows],
+                is_prefilling=is_prefilling,
                 num_common_prefix_blocks=common,
             )
-            for table, common in zip(self.block_tables, output.num_common_prefix_blocks, strict=True)
+            for block_table, slot_mapping, common in zip(
+                self.block_tables.get_rows(rows),
+                self.block_tables.compute_slot_mapping(token_rows, positions),
+                output.num_common_prefix_blocks,
+                strict=True,
+            )
         )
         return Batch(
             req_ids=list(scheduled),
@@ -110,6 +113,5 @@ class InputBatch:
         self.num_tokens[row] = num_tokens
         self.num_prompt_tokens[row] = request.num_prompt_tokens
         self.num_computed_tokens[row] = request.num_computed_tokens
-        for table, block_ids in zip(self.block_tables, request.block_ids, strict=True):
-            table.set_row(row, block_ids)
+        self.block_tables.set_row(row, request.block_ids)
         self.sampling.set_row(row, request.sampling_params)

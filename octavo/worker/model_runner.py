@@ -45,6 +45,9 @@ class ModelRunner:
                 extension.admit(request)
         if output.new_block_ids_to_zero:
             self.backend.zero_blocks(np.array(output.new_block_ids_to_zero, np.int32))
+        if output.kv_cache_block_copies:
+            sources, destinations = zip(*output.kv_cache_block_copies, strict=True)
+            self.backend.copy_blocks(np.array(sources, np.int32), np.array(destinations, np.int32))
         if not output.total_num_scheduled_tokens:
             return
         batch = self.input_batch.build(output)

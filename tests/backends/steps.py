@@ -10,7 +10,13 @@ import numpy as np
 from octavo.backends.backend import Backend
 from octavo.models.model import Model
 from octavo.types.batch import Batch, CommonAttentionMetadata
-from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
+from octavo.types.kv import (
+    AttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroup,
+    SlidingWindowSpec,
+)
 
 
 @dataclass
@@ -18,17 +24,19 @@ class Request:
     """Tokens to run, the blocks they lie in, and how many of them have been computed."""
 
     token_ids: np.ndarray
-    block_ids: np.ndarray
+    block_ids: np.ndarray  # [B], or [G, B] where the cache has several groups
     num_computed: int = 0
 
 
 def cache_config(backend: Backend, model: Model, block_size: int, num_blocks: int) -> KVCacheConfig:
-    """One group of all layers, as `backend` keeps K and V."""
-    layer = model.attention_layers[0]
-    head_bytes = backend.kv_head_bytes(layer.head_size)
-    spec = FullAttentionSpec(block_size, layer.num_kv_heads, layer.head_size, head_bytes)
-    layers = tuple(layer.index for layer in model.attention_layers)
-    return KVCacheConfig(num_blocks, (KVCacheGroup(spec, layers),))
+    """A group for each kind of layers, in order of their first, as `backend` keeps K and V."""
+    layers: dict[AttentionSpec, list[int]] = {}
+    for layer in model.attention_layers:
+        heads = (block_size, layer.num_kv_heads, layer.head_size, backend.kv_head_bytes(layer.head_size))
+        spec = FullAttentionSpec(*heads) if layer.window is None else SlidingWindowSpec(*heads, layer.window)
+        layers.setdefault(spec, []).append(layer.index)
+    groups = (KVCacheGroup(spec, tuple(indices)) for spec, indices in layers.items())
+    return KVCacheConfig(num_blocks, tuple(groups))
 
 
 def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_size: int) -> Batch:
@@ -37,34 +45,38 @@ def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_siz
     positions = [
         request.num_computed + np.arange(counts[index]) for index, request in _items(requests, counts)
     ]
-    slots = [
-        request.block_ids[p // block_size].astype(np.int64) * block_size + p % block_size
-        for request, p in zip(chosen, positions, strict=True)
-    ]
-    table = np.zeros((len(chosen), max(len(request.block_ids) for request in chosen)), np.int32)
-    for row, request in zip(table, chosen, strict=True):
-        row[: len(request.block_ids)] = request.block_ids
+    tables = [np.atleast_2d(request.block_ids) for request in chosen]
     num_tokens = np.array(list(counts.values()))
-    metadata = CommonAttentionMetadata(
-        query_start_loc=np.concatenate([[0], np.cumsum(num_tokens)]).astype(np.int32),
-        seq_lens=np.array([p[-1] + 1 for p in positions], np.int32),
-        block_table=table,
-        slot_mapping=np.concatenate(slots),
-        positions=np.concatenate(positions),
-        is_prefilling=np.ones(len(chosen), bool),
-        num_common_prefix_blocks=0,
-    )
+    attention = []
+    for group in range(len(tables[0])):
+        slots = [
+            table[group, p // block_size].astype(np.int64) * block_size + p % block_size
+            for table, p in zip(tables, positions, strict=True)
+        ]
+        block_table = np.zeros((len(chosen), max(table.shape[1] for table in tables)), np.int32)
+        for row, table in zip(block_table, tables, strict=True):
+            row[: table.shape[1]] = table[group]
+        metadata = CommonAttentionMetadata(
+            query_start_loc=np.concatenate([[0], np.cumsum(num_tokens)]).astype(np.int32),
+            seq_lens=np.array([p[-1] + 1 for p in positions], np.int32),
+            block_table=block_table,
+            slot_mapping=np.concatenate(slots),
+            positions=np.concatenate(positions),
+            is_prefilling=np.ones(len(chosen), bool),
+            num_common_prefix_blocks=0,
+        )
+        attention.append(metadata)
     return Batch(
         req_ids=[str(index) for index in counts],
         rows=np.array(list(counts), np.int32),
         token_ids=np.concatenate(
             [r.token_ids[p] for r, p in zip(chosen, positions, strict=True)], dtype=np.int32
         ),
-        positions=metadata.positions,
+        positions=np.concatenate(positions),
         logits_indices=np.arange(num_tokens.sum()),
         sampled_index=np.repeat(np.arange(len(chosen)), num_tokens),
         sampled_rows=np.repeat(np.array(list(counts), np.int32), num_tokens),
-        attention=(metadata,),
+        attention=tuple(attention),
     )
 
 
@@ -86,8 +98,10 @@ def whole_prompt_logits(backend: Backend, model: Model, token_ids: np.ndarray) -
     """Logits of one request alone, in one step, on a fresh cache of `backend`, which has loaded `model`."""
     block_size = 16
     num_blocks = -(-len(token_ids) // block_size)
-    backend.allocate_kv_cache(cache_config(backend, model, block_size, num_blocks + 1))
-    request = Request(token_ids, np.arange(1, num_blocks + 1, dtype=np.int32))
+    num_groups = len(cache_config(backend, model, block_size, 1).groups)
+    backend.allocate_kv_cache(cache_config(backend, model, block_size, 1 + num_groups * num_blocks))
+    block_ids = np.arange(1, 1 + num_groups * num_blocks, dtype=np.int32).reshape(num_groups, -1)
+    request = Request(token_ids, block_ids)
     return run_steps(backend, [request], [{0: len(token_ids)}], block_size)[0]
 
 

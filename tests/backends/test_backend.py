@@ -14,7 +14,7 @@ from octavo.sampling.sampler import Sampler
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
 from octavo.types.sampling import SamplingMetadata
 from octavo.weights.weight import Weight
-from tests.backends.steps import Request, cache_config, run_steps, whole_prompt_logits
+from tests.backends.steps import whole_prompt_logits
 from tests.models.tiny_llama import make_config, make_model
 
 
@@ -46,22 +46,6 @@ def test_weights_that_do_not_fit_are_refused_with_their_size(
     mebibytes = 4 * sum(math.prod(weight.shape) for weight in model.weights) / 2**20
     with pytest.raises(CapacityError, match=rf"take {mebibytes:.0f} MiB as float32.*a smaller model$"):
         ReferenceBackend(Sampler(None)).load_model(model)
-
-
-def test_zeroed_blocks_are_zero_and_no_others(backend: ReferenceBackend, model: Model) -> None:
-    """A request whose first block is zeroed sees other keys there; one whose blocks are kept does not."""
-    token_ids = np.arange(20)
-    expected = whole_prompt_logits(backend, model, token_ids)
-
-    def last_logits(zeroed: int) -> np.ndarray:
-        backend.allocate_kv_cache(cache_config(backend, model, 8, 8))
-        request = Request(token_ids, np.array([5, 2, 6], np.int32))
-        run_steps(backend, [request], [{0: 19}], 8)
-        backend.zero_blocks(np.array([zeroed], np.int32))
-        return run_steps(backend, [request], [{0: 1}], 8)[0][0]
-
-    assert np.array_equal(last_logits(zeroed=3), expected[-1])
-    assert not np.array_equal(last_logits(zeroed=5), expected[-1])
 
 
 def test_sampling_goes_through_the_sampler(backend: ReferenceBackend, model: Model) -> None:

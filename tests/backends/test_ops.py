@@ -37,12 +37,22 @@ def test_embedding_takes_rows() -> None:
     assert np.array_equal(make_ops(table).embedding(np.array([3, 9, 3], np.int32), table), array[[3, 9, 3]])
 
 
+def test_embedding_takes_rows_times_a_scale() -> None:
+    array = random_array(10, 4)
+    table = make_weight(array)
+    assert np.array_equal(
+        make_ops(table).embedding(np.array([3, 9], np.int32), table, 2.5), array[[3, 9]] * 2.5
+    )
+
+
 def test_rms_norm_divides_rows_by_their_root_mean_square() -> None:
     x, array = random_array(5, 24), random_array(24, seed=1)
     weight = make_weight(array)
     wide = x.astype(np.float64)
     exact = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 0.1) * array
-    assert_close(make_ops(weight).rms_norm(x, weight, 0.1), exact)
+    ops, residual = make_ops(weight), random_array(5, 24, seed=2)
+    assert_close(ops.rms_norm(x, weight, 0.1), exact)
+    assert_close(ops.rms_norm(x, weight, 0.1, residual), exact + residual)
 
 
 def test_linear_stacks_weights_and_adds_biases_and_residual() -> None:
@@ -91,6 +101,18 @@ def test_silu_and_mul_gates_the_second_half_by_the_first() -> None:
     x = random_array(5, 24) * 8
     gate, up = x[:, :12].astype(np.float64), x[:, 12:]
     assert_close(make_ops().silu_and_mul(x), gate / (1 + np.exp(-gate)) * up)
+
+
+def test_gelu_tanh_and_mul_gates_the_second_half_by_the_first() -> None:
+    x = random_array(5, 24) * 4
+    gate, up = x[:, :12].astype(np.float64), x[:, 12:]
+    exact = gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
+    assert_close(make_ops().gelu_tanh_and_mul(x), exact)
+
+
+def test_gelu_of_extreme_numbers_is_zero_or_the_number() -> None:
+    x = np.array([[-200.0, -1e30, 0.0, 1e30, 1.0, 1.0, 1.0, 1.0]], np.float32)
+    assert np.array_equal(make_ops().gelu_tanh_and_mul(x), np.array([[0, 0, 0, 1e30]], np.float32))
 
 
 def test_silu_of_very_negative_numbers_is_zero() -> None:
@@ -153,7 +175,7 @@ def test_slot_minus_one_is_written_nowhere() -> None:
     cache = KVCache(KVCacheConfig(2, (KVCacheGroup(FullAttentionSpec(4, 2, 8, 64), (0,)),)))
     k = random_array(2, 2, 8)
     cache.write(0, k, k, np.array([-1, 5]))
-    stored, _ = cache.read(0, np.array([0, 1]), 8)
+    stored, _ = cache.read(0, np.array([0, 1]), 0, 8)
     assert np.array_equal(stored[5], k[1])
     assert not np.delete(stored, 5, axis=0).any()
 
@@ -169,6 +191,7 @@ def test_operations_on_a_row_are_the_same_bits_in_any_company(size: int) -> None
         ops.rms_norm(x, weight, 1e-5),
         ops.silu_and_mul(x),
         ops.rope(x.reshape(40, 2, size), positions, rope),
+        ops.gelu_tanh_and_mul(x),
     )
     for start, stop in [(0, 1), (3, 4), (7, 10), (11, 28), (39, 40)]:
         rows = slice(start, stop)
@@ -177,5 +200,6 @@ def test_operations_on_a_row_are_the_same_bits_in_any_company(size: int) -> None
         part[:] = x[rows]
         assert np.array_equal(ops.rms_norm(part, weight, 1e-5), whole[0][rows])
         assert np.array_equal(ops.silu_and_mul(part), whole[1][rows])
+        assert np.array_equal(ops.gelu_tanh_and_mul(part), whole[3][rows])
         heads = part.reshape(stop - start, 2, size)
         assert np.array_equal(ops.rope(heads, positions[rows], rope), whole[2][rows])

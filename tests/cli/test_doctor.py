@@ -15,6 +15,7 @@ from octavo.cli.machine import Machine, parse_cpuinfo, parse_sysctl, read_machin
 from octavo.errors import UnsupportedError
 from octavo.hub import ALIASES
 from tests.cli.conftest import Octavo
+from tests.tiny_gemma3 import write_tiny_gemma3
 
 X86 = """\
 processor\t: 0
@@ -317,6 +318,18 @@ def test_the_program_of_a_model_is_shown_instruction_by_instruction(octavo: Octa
     )
     assert "layer 1, 4 heads on 2 of 16, causal" in text
     assert "hidden * lm_head.weight F32 272x64" in text
+
+
+def test_the_program_of_gemma3_shows_what_is_added_scaled_and_gated(octavo: Octavo, tmp_path: Path) -> None:
+    lines = octavo("doctor", "--program", str(write_tiny_gemma3(tmp_path))).stdout.splitlines()
+    assert lines[1].endswith("token_ids of model.embed_tokens.weight F32 272x64, times 8")
+    assert any(
+        "1 times model.layers.0.post_attention_layernorm.weight, eps 1e-06 + %0" in line for line in lines
+    )
+    assert any(
+        "gate_proj.weight F32 96x64 gelu_tanh gates model.layers.0.mlp.up_proj" in line for line in lines
+    )
+    assert sum("causal, window 24" in line for line in lines) == 6
 
 
 def test_a_model_that_has_no_program_is_an_error(octavo: Octavo, tmp_path: Path) -> None:

@@ -35,8 +35,9 @@ def add(core: EngineCore, requests: list[EngineCoreRequest]) -> None:
 
 
 def executor_of(core: EngineCore) -> FakeExecutor:
-    assert isinstance(core.executor, FakeExecutor)
-    return core.executor
+    runner = core.executor.runner
+    assert isinstance(runner, FakeExecutor)
+    return runner
 
 
 def assert_nothing_is_left(core: EngineCore) -> None:

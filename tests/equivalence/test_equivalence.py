@@ -149,9 +149,9 @@ def _counted_preemptions() -> Iterator[list[str]]:
     preempted: list[str] = []
     original = Scheduler._preempt
 
-    def counting(self: Scheduler, victim: Any, budget: Any) -> None:
+    def counting(self: Scheduler, victim: Any) -> None:
         preempted.append(victim.request_id)
-        original(self, victim, budget)
+        original(self, victim)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Scheduler, "_preempt", counting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import signal
@@ -14,6 +15,8 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, ModelNotFoundError, RequestError, UnsupportedError
+from octavo.hub import ALIASES
+from octavo.scheduler import scheduler as scheduler_module
 from octavo.scheduler.scheduler import Scheduler
 from tests.tiny_model import CONTEXT, EOS_TOKEN_ID, NUM_TOKENS
 
@@ -565,18 +568,18 @@ def test_planning_that_fails_ends_every_request_and_the_engine_goes_on(
 
 
 def test_results_that_cannot_be_taken_in_lose_no_request(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = core_of(llm)._append_output_tokens
+    take_in = scheduler_module.take_in
 
-    def fail_for_the_second(request: Any, token_ids: Any) -> int:
-        if request.token_ids[0] == ord("b"):
+    def fail_for_the_second(share: Any, result: Any) -> Any:
+        if share.request.token_ids[0] == ord("b"):
             raise ValueError("a bug")
-        return append(request, token_ids)
+        return take_in(share, result)
 
     one_token = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     with monkeypatch.context() as patch:
-        patch.setattr(core_of(llm), "_append_output_tokens", fail_for_the_second)
+        patch.setattr(scheduler_module, "take_in", fail_for_the_second)
         outputs = llm.generate(["a", "b"], one_token, use_tqdm=False)  # "a" has ended when "b" fails
-    assert [output.outputs[0].finish_reason for output in outputs] == ["error"] * 2
+    assert [output.outputs[0].finish_reason for output in outputs] == ["length", "error"]
     assert_idle(llm)
 
 
@@ -584,6 +587,8 @@ def test_a_model_that_cannot_run_is_refused_before_it_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
-    with pytest.raises(UnsupportedError, match="'gemma3' is not supported"):
-        LLM("gemma3-270m")
+    alias = dataclasses.replace(ALIASES["smollm2"], architecture="foo")
+    monkeypatch.setattr("octavo.frontend.llm_engine.ALIASES", {"foo-1b": alias})
+    with pytest.raises(UnsupportedError, match="'foo' is not supported"):
+        LLM("foo-1b")
     assert not list(tmp_path.iterdir())

@@ -46,6 +46,7 @@ def test_both_files_of_a_model_give_the_same_shape() -> None:
         max_position_embeddings=256,
         rms_norm_eps=1e-5,
         rope=RopeSpec(10000.0, 8, NoScaling()),
+        attention_scale=8**-0.5,
         tied_head=False,
     )
     assert config_spec() == expected
@@ -155,15 +156,15 @@ def test_missing_architecture_is_named() -> None:
         spec_from_gguf({}, SOURCE)
 
 
-@pytest.mark.parametrize("name", ["foo", "gemma3"])
-def test_unsupported_gguf_architecture_is_refused_in_one_line_with_what_is_supported(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=rf"^.*'{name}'.*supported: llama$"):
-        spec_from_gguf({"general.architecture": name}, SOURCE)
+def test_unsupported_gguf_architecture_is_refused_in_one_line_with_what_is_supported() -> None:
+    with pytest.raises(UnsupportedError, match=r"^.*'foo'.*supported: llama, gemma3$"):
+        spec_from_gguf({"general.architecture": "foo"}, SOURCE)
 
 
 def test_unsupported_huggingface_architecture_is_refused_with_what_is_supported() -> None:
     with pytest.raises(
-        UnsupportedError, match=r"^.*'FooForCausalLM'.*supported: LlamaForCausalLM, MistralForCausalLM$"
+        UnsupportedError,
+        match=r"^.*'FooForCausalLM'.*supported: LlamaForCausalLM, MistralForCausalLM, Gemma3ForCausalLM$",
     ):
         spec_from_config({"architectures": ["FooForCausalLM"]}, "foo")
 

@@ -80,9 +80,9 @@ def test_a_preempted_request_reports_every_prompt_token_once(
     preempted: list[tuple[int, int]] = []  # tokens of the prompt, tokens known
     original = Scheduler._preempt
 
-    def counting(self: Scheduler, victim: Any, budget: Any) -> None:
+    def counting(self: Scheduler, victim: Any) -> None:
         preempted.append((victim.num_prompt_tokens, victim.num_tokens))
-        original(self, victim, budget)
+        original(self, victim)
 
     monkeypatch.setattr(Scheduler, "_preempt", counting)
     llm = LLM(str(tiny_model), block_size=16, num_blocks_override=12, max_model_len=160)

@@ -28,7 +28,7 @@ def add(core: EngineCore, *names: str, length: int = 5, **fields: object) -> Non
 def step(core: EngineCore) -> SchedulerOutput:
     core.step()
     core.scheduler.check()
-    executor = core.executor
+    executor = core.executor.runner
     assert isinstance(executor, FakeExecutor)
     return executor.outputs[-1]
 
@@ -129,7 +129,7 @@ def test_a_reservation_is_given_back_at_the_end_however_it_comes() -> None:
     assert constraint.reserved == set("abc")
     core.abort_requests(["a"])
     assert constraint.reserved == set("bc")
-    executor = core.executor
+    executor = core.executor.runner
     assert isinstance(executor, FakeExecutor)
     executor.fails_in = "forward"
     step(core)

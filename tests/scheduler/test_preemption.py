@@ -26,7 +26,7 @@ def a_request(name: str, length: int, max_tokens: int, **fields: object) -> Engi
 
 
 def plans(core: EngineCore) -> list[SchedulerOutput]:
-    executor = core.executor
+    executor = core.executor.runner
     assert isinstance(executor, FakeExecutor)
     return executor.outputs
 

@@ -50,8 +50,9 @@ def cached(core: EngineCore, prompt: list[int], **fields: object) -> int:
 
 
 def executor_of(core: EngineCore) -> FakeExecutor:
-    assert isinstance(core.executor, FakeExecutor)
-    return core.executor
+    runner = core.executor.runner
+    assert isinstance(runner, FakeExecutor)
+    return runner
 
 
 def num_entries(scheduler: Scheduler) -> int:

@@ -9,7 +9,12 @@ from octavo.types.outputs import FinishReason
 from octavo.types.params import SamplingParams
 from tests.fakes import EOS, make_params, make_request
 
-UNFINISHED = [RequestStatus.WAITING, RequestStatus.RUNNING, RequestStatus.PREEMPTED]
+UNFINISHED = [
+    RequestStatus.WAITING,
+    RequestStatus.WAITING_FOR_STREAMING_REQ,
+    RequestStatus.RUNNING,
+    RequestStatus.PREEMPTED,
+]
 
 
 @pytest.mark.parametrize("status", RequestStatus)
@@ -51,8 +56,9 @@ def test_the_prompt_that_was_handed_over_is_not_written_to() -> None:
 
 
 def test_the_model_sets_the_length_where_the_request_does_not() -> None:
-    assert Request(make_request("a", [1], make_params(None)), max_model_len=77).max_tokens == 77
-    assert Request(make_request("a", [1], make_params(5)), max_model_len=77).max_tokens == 5
+    assert Request(make_request("a", [1], make_params(None)), max_model_len=77).max_length == 77
+    assert Request(make_request("a", [1], make_params(5)), max_model_len=77).max_length == 6
+    assert Request(make_request("a", [1], make_params(99)), max_model_len=77).max_length == 77
 
 
 def test_a_request_may_ignore_the_end_of_sequence() -> None:

@@ -57,7 +57,7 @@ def test_what_is_no_policy_is_a_value_error_that_names_the_policies(policy: obje
 
 
 def test_there_is_a_queue_for_every_policy_that_can_be_configured() -> None:
-    assert {policy.value for policy in SchedulingPolicy} == {"fcfs", "priority"}
+    assert {policy.value for policy in SchedulingPolicy} == {"fcfs", "priority", "fair"}
     assert SchedulingPolicy(SchedulerConfig().scheduling_policy) is SchedulingPolicy.FCFS
 
 

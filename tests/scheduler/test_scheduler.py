@@ -56,7 +56,7 @@ def test_nobody_waits_nothing_is_planned() -> None:
     output = step(a_scheduler())
     assert output.num_scheduled_tokens == {}
     assert output.total_num_scheduled_tokens == 0
-    assert output.num_common_prefix_blocks == []
+    assert output.num_common_prefix_blocks == [0]
 
 
 def test_prefill_and_decode_share_a_step() -> None:
@@ -230,9 +230,8 @@ def test_stats_tell_who_runs_who_waits_and_how_full_the_cache_is() -> None:
     for name in "abc":
         add(scheduler, name, 10)
     step(scheduler)
-    stats = scheduler.make_stats()
-    assert (stats.num_running_reqs, stats.num_waiting_reqs) == (1, 2)
-    assert stats.kv_cache_usage == pytest.approx(0.3)
+    assert (scheduler.num_running, scheduler.num_waiting) == (1, 2)
+    assert scheduler.kv_cache.usage == pytest.approx(0.3)
 
 
 # ------------------------------------------------------------------------------------------- refused requests
@@ -327,7 +326,8 @@ def test_a_step_that_failed_does_not_end_the_namesake_of_an_aborted_request() ->
     output = scheduler.schedule()
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     add(scheduler, "a", 5)
-    assert scheduler.fail_step(output, "broken").outputs == []
+    scheduler.fail_step(output, "broken")
+    assert scheduler.take_news(output).outputs == []
     assert step(scheduler).num_scheduled_tokens == {"a": 5}
 
 

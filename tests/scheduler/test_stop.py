@@ -18,7 +18,7 @@ def stopped(outputs: list[int], max_model_len: int = 100, **settings: object) ->
     """(finish reason, stop reason) of a request with the prompt [5, 5, 5] that has generated `outputs`."""
     request = Request(make_request("a", [5, 5, 5], SamplingParams(**settings)), max_model_len)
     request.token_ids += outputs
-    ended = check_stop(request, max_model_len)
+    ended = check_stop(request)
     assert ended is request.status.is_finished
     reason = request.status.finish_reason
     return reason and str(reason), request.stop_reason
@@ -111,5 +111,5 @@ def test_a_status_is_left_alone_while_the_request_goes_on() -> None:
     request = Request(make_request("a", [1]), 100)
     request.status = RequestStatus.RUNNING
     request.token_ids.append(4)
-    assert not check_stop(request, 100)
+    assert not check_stop(request)
     assert request.status is RequestStatus.RUNNING

@@ -155,10 +155,20 @@ def test_every_group_has_its_own_table_and_slots() -> None:
     assert (first.slot_mapping[16], second.slot_mapping[16]) == (32, 144)
     assert (first.num_common_prefix_blocks, second.num_common_prefix_blocks) == (1, 0)
     rows.update(plan({"a": 1}, new_blocks={"a": ([3], [7])}))
-    assert [table.get_rows(np.array([0])).tolist() for table in rows.block_tables] == [
-        [[1, 2, 3]],
-        [[8, 9, 7]],
-    ]
+    assert rows.block_tables.get_rows(np.array([0])).tolist() == [[[1, 2, 3]], [[8, 9, 7]]]
+
+
+def test_a_group_may_get_no_block_where_another_does() -> None:
+    rows = make_input_batch(num_groups=2)
+    step = lay_out(
+        rows, plan({"a": 17}, [new("a", 0, range(17), ([1, 2], [0, 9]))], num_common_prefix_blocks=[0, 0])
+    )
+    rows.append_sampled(step, sampled(5))
+    output = plan({"a": 1}, new_blocks={"a": ([3], [])}, num_common_prefix_blocks=[0, 0])
+    first, second = lay_out(rows, output).attention
+    assert (first.block_table.tolist(), second.block_table.tolist()) == ([[1, 2, 3]], [[0, 9, 0]])
+    assert (first.slot_mapping.tolist(), second.slot_mapping.tolist()) == ([2 * 16 + 1], [9 * 16 + 1])
+    assert all(each.block_table.flags.c_contiguous for each in (first, second))
 
 
 def test_a_token_that_is_none_touches_no_other_row_and_nobody_who_takes_its_own() -> None:

@@ -52,6 +52,9 @@ class FakeBackend:
     def zero_blocks(self, block_ids: np.ndarray) -> None:
         self._note("zero_blocks", block_ids.tolist())
 
+    def copy_blocks(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        self._note("copy_blocks", sources.tolist(), destinations.tolist())
+
     def _note(self, name: str, *details: object) -> None:
         self.log.append((name, *details))
         if self.fails_in == name:
@@ -90,14 +93,16 @@ def run(runner: ModelRunner, output: SchedulerOutput) -> ModelRunnerOutput:
 
 def test_a_step_calls_backend_and_features_in_a_fixed_order() -> None:
     runner, _, log = make_runner()
+    admitted = [new("a", 0, [1, 2], [1]), new("b", 1, range(9), [2])]
     output = plan(
-        {"a": 2, "b": 3}, [new("a", 0, [1, 2], [1]), new("b", 1, range(9), [2])], new_block_ids_to_zero=[2, 1]
+        {"a": 2, "b": 3}, admitted, new_block_ids_to_zero=[2, 1], kv_cache_block_copies=[(7, 1), (5, 2)]
     )
     result = run(runner, output)
     assert log == [
         ("admit", "a"),
         ("admit", "b"),
         ("zero_blocks", [2, 1]),
+        ("copy_blocks", [7, 5], [1, 2]),
         ("before_forward", ["a", "b"]),
         ("forward", [1, 2, 0, 1, 2]),
         ("after_forward", "hidden"),
@@ -150,6 +155,12 @@ def test_a_step_without_tokens_only_hears_who_left() -> None:
     assert log == []
     assert result == ModelRunnerOutput(sampled_token_ids={}, logprobs={}, prompt_logprobs={})
     assert runner.input_batch.row_of == {}
+
+
+def test_a_step_without_tokens_still_zeroes_and_copies_blocks() -> None:
+    runner, _, log = make_runner()
+    run(runner, plan({}, new_block_ids_to_zero=[4], kv_cache_block_copies=[(3, 4)]))
+    assert log == [("zero_blocks", [4]), ("copy_blocks", [3], [4])]
 
 
 @pytest.mark.parametrize("part", ["forward", "compute_logits", "sample"])

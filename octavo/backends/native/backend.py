@@ -67,7 +67,9 @@ class NativeBackend:
         self._logits = Program(self.engine, logits, self._weights)
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        """Reserve zeroed K and V for all blocks of all layers. Raises CapacityError when there is no room."""
+        """Reserve zeroed pages. Raises CapacityError when there is no room, and UnsupportedError for layers
+        that keep anything but K and V.
+        """
         with room_for_kv_cache(config):
             self._caches = KVCaches(config, self._kv_type)
         self._forward = Program(self.engine, self._forward_recording, self._weights, self._caches)
@@ -98,5 +100,9 @@ class NativeBackend:
         return self._sampler.gather_logprobs(logits, token_ids, num_logprobs)
 
     def zero_blocks(self, block_ids: np.ndarray) -> None:
-        """Set K and V of `block_ids` to zero in every layer."""
+        """Set every page of `block_ids` to zero."""
         self._caches.zero(block_ids)
+
+    def copy_blocks(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        """Copy every page of `sources` to `destinations`."""
+        self._caches.copy(sources, destinations)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from octavo.backends.native.operations import (
+    ActivateAndMul,
     AttentionInputs,
     InputNorm,
     Linear,
@@ -18,7 +19,6 @@ from octavo.backends.native.operations import (
     Recording,
     RmsNorm,
     Rope,
-    SiluAndMul,
     Value,
     View,
 )
@@ -34,14 +34,14 @@ def fuse(recording: Recording) -> Recording:
 
 
 def fold_norms(recording: Recording) -> Recording:
-    """An RMS norm that only linear maps read becomes part of each of them."""
+    """An RMS norm without residual that only linear maps read becomes part of each of them."""
     uses = _Uses(recording)
     changes: dict[Operation, Operation | None] = {}
     for norm in _all(RmsNorm, recording):
         readers = uses.readers(norm.out)
         linears = [reader for reader in readers if isinstance(reader, Linear) and _maps(reader, norm.out)]
-        is_over_rows = norm.weight.shape[0] == norm.x.num_columns
-        if is_over_rows and linears and len(linears) == len(readers):
+        is_plain = norm.weight.shape[0] == norm.x.num_columns and norm.residual is None
+        if is_plain and linears and len(linears) == len(readers):
             changes[norm] = None
             for linear in linears:
                 changes[linear] = replace(linear, x=norm.x, norm=InputNorm(norm.weight, norm.eps))
@@ -49,7 +49,7 @@ def fold_norms(recording: Recording) -> Recording:
 
 
 def fuse_gates(recording: Recording) -> Recording:
-    """`silu_and_mul` of a linear map of two equal weights, gate and up, becomes a gated linear map.
+    """A gated activation of a linear map of two equal weights, gate and up, becomes part of it.
 
     Both must be of one format, since one kernel multiplies them.
     """
@@ -58,9 +58,9 @@ def fuse_gates(recording: Recording) -> Recording:
     for linear in _all(Linear, recording):
         readers = uses.readers(linear.out)
         match readers:
-            case [SiluAndMul() as gate] if gate.x.is_whole and _is_gate_and_up(linear):
+            case [ActivateAndMul() as gate] if gate.x.is_whole and _is_gate_and_up(linear):
                 changes[linear] = None
-                changes[gate] = replace(linear, out=gate.out, gated=True)
+                changes[gate] = replace(linear, out=gate.out, activation=gate.activation)
     return _rewrite(recording, changes)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from octavo.backends.native.library import load_library
+from octavo.backends.places import place_layers
 from octavo.types.kv import KVCacheConfig
 
 KVType = Literal["bf16", "f32", "fp8_e4m3"]
@@ -17,41 +18,47 @@ def head_bytes(kv_type: KVType, head_size: int) -> int:
     return load_library().kv_head_bytes(kv_type, head_size)
 
 
-class LayerPlace(NamedTuple):
-    """Where a layer's K and V are: the native cache of its group, and its place in it."""
+class LayerCache(NamedTuple):
+    """A layer's KV cache group, and its native cache."""
 
     group: int
     cache: Any
-    layer: int
 
 
 class KVCaches:
-    """One native cache for each KV cache group. Raises MemoryError when there is no room for them."""
+    """Pages that all KV cache groups share, and every layer's place in them.
+
+    Raises MemoryError when there is no room for them, and UnsupportedError for what no kernel can use.
+    """
 
     def __init__(self, config: KVCacheConfig, kv_type: KVType) -> None:
-        self._caches: list[Any] = []
-        self._places: dict[int, LayerPlace] = {}
-        for number, group in enumerate(config.groups):
-            spec = group.spec
+        places = place_layers(config)
+        self.pages = load_library().KVPages(
+            num_pages=config.group_size, num_blocks=config.num_blocks, page_bytes=config.page_bytes
+        )
+        self._layers: dict[int, LayerCache] = {}
+        for layer, (group, page, spec) in places.items():
             assert spec.head_bytes == head_bytes(kv_type, spec.head_size), "planned for another type"
-            cache = load_library().KVCache(
+            cache = self.pages.layer(
+                page=page,
                 type=kv_type,
-                num_layers=len(group.layers),
-                num_blocks=config.num_blocks,
                 block_size=spec.block_size,
                 num_kv_heads=spec.num_kv_heads,
                 head_size=spec.head_size,
             )
-            self._caches.append(cache)
-            self._places |= {
-                layer: LayerPlace(number, cache, place) for place, layer in enumerate(group.layers)
-            }
+            self._layers[layer] = LayerCache(group, cache)
 
-    def place_of(self, layer: int) -> LayerPlace:
-        """Where K and V of the model's layer `layer` are."""
-        return self._places[layer]
+    def of_layer(self, layer: int) -> LayerCache:
+        """The cache of the model's layer `layer`."""
+        return self._layers[layer]
 
     def zero(self, block_ids: np.ndarray) -> None:
-        """Set K and V of `block_ids` [k] int32 to zero in every layer."""
-        for cache in self._caches:
-            cache.zero_blocks(block_ids)
+        """Set all pages of `block_ids` [k] int32 to zero. Raises ValueError for blocks that are not there."""
+        self.pages.zero_blocks(block_ids)
+
+    def copy(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        """Copy all pages of `sources` [k] int32 to `destinations` [k] int32.
+
+        Raises ValueError for blocks that are not there, and where the result would depend on the order.
+        """
+        self.pages.copy_blocks(sources, destinations)

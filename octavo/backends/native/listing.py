@@ -6,6 +6,7 @@ from functools import singledispatchmethod
 
 from octavo.backends.native.buffers import plan_buffers
 from octavo.backends.native.operations import (
+    ActivateAndMul,
     Attention,
     AttentionInputs,
     Embedding,
@@ -77,7 +78,8 @@ class _Listing:
 
     @describe.register
     def _(self, operation: Embedding) -> str:
-        return f"token_ids of {_matrix(operation.table)}"
+        scale = f", times {operation.scale:g}" if operation.scale != 1 else ""
+        return f"token_ids of {_matrix(operation.table)}{scale}"
 
     @describe.register
     def _(self, operation: RopeAngles) -> str:
@@ -87,13 +89,19 @@ class _Listing:
     @describe.register
     def _(self, operation: RmsNorm) -> str:
         heads = operation.x.num_columns // operation.weight.shape[0]
-        return f"{self.name(operation.x)}, {heads} times {operation.weight.name}, eps {operation.eps:g}"
+        text = f"{self.name(operation.x)}, {heads} times {operation.weight.name}, eps {operation.eps:g}"
+        return f"{text} + {self.name(operation.residual)}" if operation.residual else text
+
+    @describe.register
+    def _(self, operation: ActivateAndMul) -> str:
+        return f"{operation.activation} of {self.name(operation.x)}"
 
     @describe.register
     def _(self, operation: Linear) -> str:
         x, weights = self.name(operation.x), operation.layer.weights
         text = f"norm({x}; {operation.norm.weight.name})" if operation.norm else x
-        text += " * " + (" gates " if operation.gated else " | ").join(map(_matrix, weights))
+        between = f" {operation.activation} gates " if operation.activation else " | "
+        text += " * " + between.join(map(_matrix, weights))
         if operation.layer.biases:
             text += " + biases"
         return f"{text} + {self.name(operation.residual)}" if operation.residual else text

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from octavo import ops
 from octavo.weights.weight import Weight
+
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,9 +69,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedding(Operation):
-    """out = rows of `table` that the step's token ids name."""
+    """out = rows of `table` that the step's token ids name, times `scale`."""
 
     table: Weight
+    scale: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,32 +84,34 @@ class RopeAngles(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RmsNorm(Operation):
-    """out = x normalized, head by head."""
+    """out = x normalized, head by head, plus residual."""
 
     x: View
     weight: Weight
     eps: float
+    residual: View | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear(Operation):
     """out = norm(x) times the layer's stacked weights, plus biases, plus residual.
 
-    Gated: the layer has two weights of one size, gate and up, and out = silu(gate) * up.
+    With an activation the layer has two weights of one size, gate and up, and out = activation(gate) * up.
     """
 
     x: View
     layer: ops.Linear
     residual: View | None = None
     norm: InputNorm | None = None
-    gated: bool = False
+    activation: Activation | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SiluAndMul(Operation):
-    """out = silu(first half of x) * second half."""
+class ActivateAndMul(Operation):
+    """out = activation(first half of x) * second half."""
 
     x: View
+    activation: Activation
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from octavo.backends.native.fusion import fuse
 from octavo.backends.native.kv_cache import KVCaches
 from octavo.backends.native.library import load_library
 from octavo.backends.native.operations import (
+    ActivateAndMul,
     Attention,
     AttentionInputs,
     Embedding,
@@ -22,7 +23,6 @@ from octavo.backends.native.operations import (
     RmsNorm,
     Rope,
     RopeAngles,
-    SiluAndMul,
     View,
 )
 from octavo.backends.native.recorder import record
@@ -120,7 +120,11 @@ class _Builder:
     def _(self, operation: Embedding) -> None:
         table = operation.table
         self.native.embedding(
-            format=table.format.name, table=table.data, k=table.shape[1], out=self.place(operation.out)
+            format=table.format.name,
+            table=table.data,
+            k=table.shape[1],
+            scale=operation.scale,
+            out=self.place(operation.out),
         )
 
     @add.register
@@ -138,6 +142,7 @@ class _Builder:
             x=self.place(operation.x),
             weight=self._weights.vector(operation.weight),
             eps=operation.eps,
+            residual=self.place(operation.residual) if operation.residual else None,
             out=self.place(operation.out),
         )
 
@@ -150,14 +155,16 @@ class _Builder:
             norm_weight=self._weights.vector(norm.weight) if norm else None,
             norm_eps=norm.eps if norm else 0.0,
             parts=list(map(self._weights.matrix, layer.weights, biases)),
-            gated=operation.gated,
+            activation=operation.activation or "none",
             residual=self.place(operation.residual) if operation.residual else None,
             out=self.place(operation.out),
         )
 
     @add.register
-    def _(self, operation: SiluAndMul) -> None:
-        self.native.silu_and_mul(x=self.place(operation.x), out=self.place(operation.out))
+    def _(self, operation: ActivateAndMul) -> None:
+        self.native.activate_and_mul(
+            x=self.place(operation.x), activation=operation.activation, out=self.place(operation.out)
+        )
 
     @add.register
     def _(self, operation: Rope) -> None:
@@ -199,6 +206,6 @@ class _Builder:
         )
 
     def _cache_of(self, layer: AttentionLayer) -> dict[str, Any]:
-        """The arguments that say where the K and V of `layer` are."""
+        """The arguments that say where the K and V of `layer` are, and which group's blocks they lie in."""
         assert self._caches is not None, "a program that attends needs caches"
-        return self._caches.place_of(layer.index)._asdict()
+        return self._caches.of_layer(layer.index)._asdict()

@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo import ops
 from octavo.backends.native.operations import (
+    ActivateAndMul,
     Attention,
     AttentionInputs,
     Embedding,
@@ -16,7 +17,6 @@ from octavo.backends.native.operations import (
     RmsNorm,
     Rope,
     RopeAngles,
-    SiluAndMul,
     Value,
     View,
     new_view,
@@ -52,14 +52,14 @@ class Recorder:
         self.operations: list[Operation] = []
         self._angles: dict[ops.Rope, View] = {}
 
-    def embedding(self, token_ids: View, table: Weight) -> View:
+    def embedding(self, token_ids: View, table: Weight, scale: float = 1.0) -> View:
         """Rows of the table."""
         assert token_ids is TOKEN_IDS, "the only token ids are those of the step"
-        return self._add(Embedding(new_view(table.shape[1]), table))
+        return self._add(Embedding(new_view(table.shape[1]), table, scale))
 
-    def rms_norm(self, x: View, weight: Weight, eps: float) -> View:
+    def rms_norm(self, x: View, weight: Weight, eps: float, residual: View | None = None) -> View:
         """Over heads of the weight's size, as a model has that normalizes its queries and keys."""
-        return self._add(RmsNorm(new_view(x.num_columns, x.head_size), x, weight, eps))
+        return self._add(RmsNorm(new_view(x.num_columns, x.head_size), x, weight, eps, residual))
 
     def linear(self, x: View, layer: ops.Linear, residual: View | None = None) -> View:
         """One product, whatever number of weights."""
@@ -89,7 +89,11 @@ class Recorder:
 
     def silu_and_mul(self, x: View) -> View:
         """The left half is the gate."""
-        return self._add(SiluAndMul(new_view(x.num_columns // 2), x))
+        return self._add(ActivateAndMul(new_view(x.num_columns // 2), x, "silu"))
+
+    def gelu_tanh_and_mul(self, x: View) -> View:
+        """The left half is the gate."""
+        return self._add(ActivateAndMul(new_view(x.num_columns // 2), x, "gelu_tanh"))
 
     def _add(self, operation: Operation) -> View:
         self.operations.append(operation)

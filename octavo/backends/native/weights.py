@@ -78,7 +78,7 @@ class PackedWeights:
     def _place(self, linear: Linear, start: int) -> int:
         """Give the matrices of `linear` that have none a place from `start` on. Returns where it ends."""
         new = [weight for weight in dict.fromkeys(linear.layer.weights) if weight not in self._placements]
-        for together in [new] if linear.gated else [[weight] for weight in new]:
+        for together in [new] if linear.activation else [[weight] for weight in new]:
             sizes = [self._library.panel_bytes(weight.format.name, weight.shape[1]) for weight in together]
             stride, offset = sum(sizes), start
             for weight, size in zip(together, sizes, strict=True):

@@ -1,56 +1,93 @@
 """The paged KV cache as numpy arrays, and attention over it.
 
-A query is computed alone: its scores are over exactly its own context, laid out in order, so every shape that
-BLAS sees depends on the length of that context and on nothing else. Chunks, other requests and the size of
-blocks leave no trace.
+A query is computed alone: its scores are over exactly what it sees, laid out in order, so every shape that
+BLAS sees depends on the length of that context and on nothing else. Chunks, other requests, the size of
+blocks and whatever else lies in them leave no trace.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from octavo.backends.places import LayerPlace, place_layers
 from octavo.ops import AttentionLayer
 from octavo.types.batch import CommonAttentionMetadata
 from octavo.types.kv import KVCacheConfig
 
+HEAD_BYTES = 2 * 4  # of one token's K and V in one KV head, for each of its features: they are float32
+
 
 class KVCache:
-    """K and V of every layer, in pages. Raises MemoryError when there is no room for them."""
+    """K and V of every layer, in pages that layers of all groups share.
+
+    Raises MemoryError when there is no room for them, and UnsupportedError for what no operation can use.
+    """
 
     def __init__(self, config: KVCacheConfig) -> None:
-        # layer: [2, num_blocks, block_size, num_kv_heads, head_size] float32, K first
-        self._pages: dict[int, np.ndarray] = {}
-        self._groups: dict[int, int] = {}  # layer: number of its KV cache group
-        for number, group in enumerate(config.groups):
-            spec = group.spec
-            shape = (2, config.num_blocks, spec.block_size, spec.num_kv_heads, spec.head_size)
-            for layer in group.layers:
-                self._pages[layer] = np.zeros(shape, np.float32)
-                self._groups[layer] = number
+        self._places = place_layers(config)
+        shape = (config.group_size, config.num_blocks, config.page_bytes // 4)
+        self._memory = np.zeros(shape, np.float32)  # [pages of a block, num_blocks, numbers of a page]
+        # layer: the same memory as [num_blocks, 2, block_size, num_kv_heads, head_size], K first
+        self._pages = {layer: self._view(place) for layer, place in self._places.items()}
 
     def group_of(self, layer: int) -> int:
         """Number of the KV cache group of `layer`."""
-        return self._groups[layer]
+        return self._places[layer].group
 
     def write(self, layer: int, k: np.ndarray, v: np.ndarray, slots: np.ndarray) -> None:
         """Put k and v [T, num_kv_heads, head_size] into `slots` [T]; slot -1 is nowhere."""
-        pages = self._pages[layer]
-        by_slot = pages.reshape(2, -1, *pages.shape[3:])
         kept = slots >= 0
-        by_slot[0, slots[kept]] = k[kept]
-        by_slot[1, slots[kept]] = v[kept]
+        block_ids, offsets = np.divmod(slots[kept], self._places[layer].spec.block_size)
+        self._pages[layer][block_ids, 0, offsets] = k[kept]
+        self._pages[layer][block_ids, 1, offsets] = v[kept]
 
-    def read(self, layer: int, block_table: np.ndarray, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of K and V, each [num_tokens, num_kv_heads, head_size], from the blocks of `block_table`."""
+    def read(
+        self, layer: int, block_table: np.ndarray, start: int, stop: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of K and V of positions `start` up to `stop`, each [positions, num_kv_heads, head_size].
+
+        No other entry of `block_table` [B] is looked at than those of these positions.
+        """
+        block_size = self._places[layer].spec.block_size
+        first = start // block_size
+        block_ids = block_table[first : -(-stop // block_size)]
+        wanted = slice(start - first * block_size, stop - first * block_size)
         pages = self._pages[layer]
-        num_blocks = -(-num_tokens // pages.shape[2])
-        k, v = pages[:, block_table[:num_blocks]].reshape(2, -1, *pages.shape[3:])[:, :num_tokens]
+        k, v = (pages[block_ids, part].reshape(-1, *pages.shape[3:])[wanted] for part in (0, 1))
         return k, v
 
     def zero(self, block_ids: np.ndarray) -> None:
-        """Set K and V of `block_ids` to zero in every layer."""
-        for pages in self._pages.values():
-            pages[:, block_ids] = 0.0
+        """Set all pages of `block_ids` [k] to zero. Raises ValueError for blocks that are not there."""
+        self._require_blocks("block_ids", block_ids)
+        self._memory[:, block_ids] = 0.0
+
+    def copy(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        """Copy all pages of `sources` [k] to `destinations` [k].
+
+        Raises ValueError for blocks that are not there, and where the result would depend on the order.
+        """
+        self._require_blocks("sources", sources)
+        self._require_blocks("destinations", destinations)
+        if len(sources) != len(destinations):
+            raise ValueError(f"destinations has {len(destinations)} entries; it must have {len(sources)}")
+        unique, counts = np.unique(destinations, return_counts=True)
+        if len(unique) < len(destinations):
+            raise ValueError(f"destinations holds {unique[counts.argmax()]} twice; a block takes one copy")
+        if len(both := np.intersect1d(unique, sources)):
+            raise ValueError(f"destinations holds {both[0]}, which sources holds too; a block is one of them")
+        self._memory[:, destinations] = self._memory[:, sources]
+
+    def _view(self, place: LayerPlace) -> np.ndarray:
+        spec = place.spec
+        assert spec.head_bytes == HEAD_BYTES * spec.head_size, "planned for another type"
+        pages = self._memory[place.page, :, : spec.page_bytes // 4]  # the rest of a page is not used
+        return pages.reshape(len(pages), 2, spec.block_size, spec.num_kv_heads, spec.head_size)
+
+    def _require_blocks(self, name: str, block_ids: np.ndarray) -> None:
+        num_blocks = self._memory.shape[1]
+        strangers = block_ids[(block_ids < 0) | (block_ids >= num_blocks)]
+        if len(strangers):
+            raise ValueError(f"{name} holds {strangers[0]}; blocks are 0 up to {num_blocks - 1}")
 
 
 def paged_attention(
@@ -67,11 +104,13 @@ def paged_attention(
     out = np.empty_like(q)
     starts = metadata.query_start_loc
     for request, seq_len in enumerate(metadata.seq_lens):
-        k, v = cache.read(layer.index, metadata.block_table[request], seq_len)
         start, end = starts[request], starts[request + 1]
+        first = _seen(layer, seq_len - (end - start), seq_len).start  # nobody looks further back
+        k, v = cache.read(layer.index, metadata.block_table[request], first, seq_len)
         for token in range(start, end):
             seen = _seen(layer, seq_len - (end - token), seq_len)
-            out[token] = _attend(q[token], k[seen], v[seen], layer, sinks)
+            context = slice(seen.start - first, seen.stop - first)
+            out[token] = _attend(q[token], k[context], v[context], layer, sinks)
     return out
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from octavo.backends.capacity import room_for_kv_cache, room_for_weights
-from octavo.backends.reference.attention import KVCache
+from octavo.backends.reference.attention import HEAD_BYTES, KVCache
 from octavo.backends.reference.ops import ReferenceOps
 from octavo.backends.reference.parameters import Parameters
 from octavo.models.model import Model
@@ -29,7 +29,7 @@ class ReferenceBackend:
 
     def kv_head_bytes(self, head_size: int) -> int:
         """K and V are float32."""
-        return 2 * 4 * head_size
+        return HEAD_BYTES * head_size
 
     def load_model(self, model: Model) -> None:
         """Dequantize the model's weights. Raises CapacityError when there is no room for them as float32."""
@@ -39,7 +39,9 @@ class ReferenceBackend:
             self._parameters = Parameters(model.weights)
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        """Reserve zeroed K and V for all blocks of all layers. Raises CapacityError when there is no room."""
+        """Reserve zeroed pages. Raises CapacityError when there is no room, and UnsupportedError for layers
+        that keep anything but K and V.
+        """
         with room_for_kv_cache(config):
             self._cache = KVCache(config)
 
@@ -64,5 +66,9 @@ class ReferenceBackend:
         return self._sampler.gather_logprobs(logits, token_ids, num_logprobs)
 
     def zero_blocks(self, block_ids: np.ndarray) -> None:
-        """Set K and V of `block_ids` to zero in every layer."""
+        """Set every page of `block_ids` to zero."""
         self._cache.zero(block_ids)
+
+    def copy_blocks(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        """Copy every page of `sources` to `destinations`."""
+        self._cache.copy(sources, destinations)

@@ -62,6 +62,7 @@ const Operation OPERATIONS[] = {
     {"exp2", [](Operand a, Operand, Operand, Result out) { out = exp2(a.f32()); }},
     {"exp", [](Operand a, Operand, Operand, Result out) { out = exp(a.f32()); }},
     {"silu", [](Operand a, Operand, Operand, Result out) { out = silu(a.f32()); }},
+    {"gelu_tanh", [](Operand a, Operand, Operand, Result out) { out = gelu_tanh(a.f32()); }},
     {"reduce_add", [](Operand a, Operand, Operand, Result out) { out = reduce_add(a.f32()); }},
     {"reduce_max", [](Operand a, Operand, Operand, Result out) { out = reduce_max(a.f32()); }},
     {"to_f32", [](Operand a, Operand, Operand, Result out) { out = to_f32(a.i32()); }},
@@ -93,9 +94,9 @@ const Operation OPERATIONS[] = {
     {"splat_pair", [](Operand a, Operand, Operand, Result out) { out = splat_pair(a.as<uint16_t>()); }},
     {"dot4", [](Operand a, Operand b, Operand c, Result out) { out = dot4(a.i32(), b.u8(), c.u8()); }},
     {"dot_pairs",
-     [](Operand a, Operand b, Operand c, Result out) {
-         out = dot_pairs(a.f32(), load_pairs(b.as<uint16_t>()), load_pairs(c.as<uint16_t>()));
-     }},
+     [](Operand a, Operand b, Operand c,
+        Result
+            out) { out = dot_pairs(a.f32(), load_pairs(b.as<uint16_t>()), load_pairs(c.as<uint16_t>())); }},
     {"first_lanes", [](Operand a, Operand b, Operand c,
                        Result out) { out = select(first_lanes(*c.as<int32_t>()), a.i32(), b.i32()); }},
     {"greater", [](Operand a, Operand b, Operand c,

@@ -78,29 +78,6 @@ def test_a_cache_that_does_not_fit_is_refused_with_its_size(engine: Any, model: 
         backend.allocate_kv_cache(config)
 
 
-def test_zeroed_blocks_are_zero_and_no_others(engine: Any, model: Model) -> None:
-    backend = loaded(engine, model)
-    expected = whole_prompt_logits(backend, model, TOKENS[:40])
-
-    def last_logits(zeroed: int) -> np.ndarray:
-        backend.allocate_kv_cache(cache_config(backend, model, 16, 8))
-        request = Request(TOKENS[:40], np.array([5, 2, 6], np.int32))
-        run_steps(backend, [request], [{0: 39}], 16)
-        backend.zero_blocks(np.array([zeroed], np.int32))
-        return run_steps(backend, [request], [{0: 1}], 16)[0][0]
-
-    assert np.array_equal(last_logits(zeroed=3), expected[-1])
-    assert not np.array_equal(last_logits(zeroed=5), expected[-1])
-
-
-@pytest.mark.parametrize("block_ids", [[8], [-1], [2, 100]])
-def test_only_blocks_of_the_cache_are_zeroed(engine: Any, model: Model, block_ids: list[int]) -> None:
-    backend = loaded(engine, model)
-    backend.allocate_kv_cache(cache_config(backend, model, 16, 8))
-    with pytest.raises(ValueError, match=r"block_ids holds .*; blocks are 0 up to 7"):
-        backend.zero_blocks(np.array(block_ids, np.int32))
-
-
 # ------------------------------------------------------------ which backend is taken
 
 

@@ -51,6 +51,13 @@ def test_embedding_gives_rows_of_its_table(engines: dict[int, Any], format_name:
     assert np.array_equal(rows, dequantize(format, data).reshape(num_rows, k)[token_ids])
 
 
+def test_embedding_multiplies_rows_by_its_scale(engines: dict[int, Any]) -> None:
+    array, token_ids = random_array(9, 40), np.array([3, 0, 8, 3, 5], np.int32)
+    table = make_weight(array)
+    rows = run(engines, lambda ops, ids, positions: ops.embedding(ids, table, 25.3), token_ids=token_ids)
+    assert np.array_equal(rows, array[token_ids] * np.float32(25.3))
+
+
 @pytest.mark.parametrize("size", [16, 20, 64, 576])
 @pytest.mark.parametrize("num_heads", [1, 3])
 def test_rms_norm_divides_each_head_by_its_root_mean_square(
@@ -68,6 +75,24 @@ def test_rms_norm_divides_each_head_by_its_root_mean_square(
     assert_close(run(engines, function, x=x), exact.reshape(x.shape))
 
 
+@pytest.mark.parametrize("num_heads", [1, 3])
+def test_rms_norm_adds_its_residual(engines: dict[int, Any], num_heads: int) -> None:
+    """Which are columns of another value, and as many."""
+    size = 20
+    weight = make_weight(random_array(size, seed=1))
+
+    def norm(ops: Ops, x: Any, residual: Any = None) -> Any:
+        (heads,) = ops.split_heads(x, (num_heads,))
+        return ops.rms_norm(heads, weight, EPS, residual)
+
+    def function(ops: Ops, token_ids: Any, positions: Any, x: Any, both: Any) -> Any:
+        return norm(ops, x, ops.split_heads(both, (1, 1))[1])
+
+    x, both = (random_array(NUM_TOKENS, count * num_heads * size, seed=count) for count in (1, 2))
+    normed = run(engines, lambda ops, ids, positions, x: norm(ops, x), x=x)
+    assert np.array_equal(run(engines, function, x=x, both=both), normed + both[:, num_heads * size :])
+
+
 @pytest.mark.parametrize("size", [16, 24, 100])
 def test_silu_and_mul_takes_the_left_half_as_the_gate(engines: dict[int, Any], size: int) -> None:
     x = random_array(NUM_TOKENS, 2 * size)
@@ -76,11 +101,20 @@ def test_silu_and_mul_takes_the_left_half_as_the_gate(engines: dict[int, Any], s
     assert_close(actual, gate / (1 + np.exp(-gate)) * up)
 
 
-def test_silu_of_extreme_numbers_is_zero_or_the_number(engines: dict[int, Any]) -> None:
+@pytest.mark.parametrize("size", [16, 24, 100])
+def test_gelu_tanh_and_mul_takes_the_left_half_as_the_gate(engines: dict[int, Any], size: int) -> None:
+    x = random_array(NUM_TOKENS, 2 * size)
+    gate, up = np.split(x.astype(np.float64), 2, axis=1)
+    actual = run(engines, lambda ops, ids, positions, x: ops.gelu_tanh_and_mul(x), x=x)
+    assert_close(actual, gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up)
+
+
+@pytest.mark.parametrize("name", ["silu_and_mul", "gelu_tanh_and_mul"])
+def test_activations_of_extreme_numbers_are_zero_or_the_number(engines: dict[int, Any], name: str) -> None:
     extremes = np.array([89, 100, 1000, 1e30, 3e38, np.finfo(np.float32).max], np.float32)
     gate = np.concatenate([-extremes, [0], extremes]).astype(np.float32)
     x = np.concatenate([gate, np.ones_like(gate)])[None]
-    actual = run(engines, lambda ops, ids, positions, x: ops.silu_and_mul(x), x=x)
+    actual = run(engines, lambda ops, ids, positions, x: getattr(ops, name)(x), x=x)
     np.testing.assert_array_equal(actual[0], np.maximum(gate, 0))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from octavo.backends.native.fusion import fold_norms, fold_ropes, fuse, fuse_gates
 from octavo.backends.native.operations import (
+    ActivateAndMul,
     Attention,
     AttentionInputs,
     Embedding,
@@ -18,15 +19,17 @@ from octavo.backends.native.operations import (
     RmsNorm,
     Rope,
     RopeAngles,
-    SiluAndMul,
 )
 from octavo.backends.native.recorder import record
+from octavo.models.huggingface_spec import spec_from_config
+from octavo.models.registry import load_model
 from octavo.ops import AttentionLayer, Ops
 from octavo.ops import Linear as LinearLayer
 from octavo.ops import Rope as RopeLayer
 from octavo.weights.formats import format_named
 from octavo.weights.weight import Weight
-from tests.models.tiny_llama import make_config, make_model, make_weight
+from tests.models.tiny_llama import ArraySource, make_config, make_model, make_weight
+from tests.tiny_gemma3 import CONFIG, make_arrays
 
 SIZE = 32
 ATTENTION = AttentionLayer(index=0, num_heads=4, num_kv_heads=2, head_size=16, scale=0.25)
@@ -68,6 +71,15 @@ def test_a_whole_model_is_six_instructions_a_layer() -> None:
     assert kinds(fuse(record(model.forward))) == [Embedding, *first, *layer, RmsNorm]
 
 
+def test_a_gemma3_layer_is_ten_instructions() -> None:
+    model = load_model(ArraySource(make_arrays(CONFIG)), spec_from_config(CONFIG, "tiny"))
+    attention = [Linear, RmsNorm, RmsNorm, AttentionInputs, Attention, Linear, RmsNorm]
+    layer = [*attention, Linear, Linear, RmsNorm]
+    local, full = ([*layer[:3], RopeAngles, *layer[3:]] for _ in range(2))  # each rope's angles once
+    expected = [Embedding, *local, *layer * 4, *full, *layer, RmsNorm]
+    assert kinds(fuse(record(model.forward))) == expected
+
+
 # ------------------------------------------------------------------------------------------------------ norms
 
 
@@ -98,6 +110,10 @@ def _norm_is_read_by_something_else(ops: Ops, x: Any) -> Any:
     return ops.linear(h, square()), ops.silu_and_mul(h)
 
 
+def _norm_adds_a_residual(ops: Ops, x: Any) -> Any:
+    return ops.linear(ops.rms_norm(x, NORM, EPS, residual=x), square())
+
+
 def _norm_is_over_heads(ops: Ops, x: Any) -> Any:
     (heads,) = ops.split_heads(x, (2,))
     return ops.linear(ops.rms_norm(heads, make_weight(np.ones(16, np.float32)), EPS), square())
@@ -114,6 +130,7 @@ def _half_of_the_norm_is_read(ops: Ops, x: Any) -> Any:
         _norm_is_an_output,
         _norm_is_a_residual_too,
         _norm_is_read_by_something_else,
+        _norm_adds_a_residual,
         _norm_is_over_heads,
         _half_of_the_norm_is_read,
     ],
@@ -126,12 +143,13 @@ def test_a_norm_that_is_needed_as_it_is_stays(function: Callable[..., Any]) -> N
 # ------------------------------------------------------------------------------------------------------ gates
 
 
-def test_a_gated_activation_goes_into_its_linear_map() -> None:
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_a_gated_activation_goes_into_its_linear_map(activation: str) -> None:
     layer = LinearLayer((matrix(48), matrix(48)))
-    recording = recorded(lambda ops, x: ops.silu_and_mul(ops.linear(x, layer)))
+    recording = recorded(lambda ops, x: getattr(ops, f"{activation}_and_mul")(ops.linear(x, layer)))
     (gated,) = fuse_gates(recording).operations
     assert isinstance(gated, Linear)
-    assert gated.gated
+    assert gated.activation == activation
     assert gated.layer is layer
     assert gated.out == recording.outputs[0]
 
@@ -183,7 +201,7 @@ def _is_read_in_part(ops: Ops, x: Any) -> Any:
 def test_an_activation_that_no_gated_kernel_computes_stays(function: Callable[..., Any]) -> None:
     recording = recorded(function)
     assert fuse_gates(recording) == recording
-    assert SiluAndMul in kinds(recording)
+    assert ActivateAndMul in kinds(recording)
 
 
 # ------------------------------------------------------------------------------------------------------ ropes

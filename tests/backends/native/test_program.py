@@ -283,14 +283,44 @@ def bare_program(engine: Any) -> tuple[Any, Callable[[int], tuple[int, int, int]
 @pytest.mark.parametrize(
     ("add", "complaint"),
     [
-        (lambda p, new: p.silu_and_mul(x=(5, 0, 32), out=new(16)), "x is in buffer 5; there are"),
-        (lambda p, new: p.silu_and_mul(x=(new(32)[0], 8, 32), out=new(16)), "x is 32 columns from 8 on"),
-        (lambda p, new: p.silu_and_mul(x=new(32), out=new(32)), "x has 32 columns; it must have 64"),
-        (lambda p, new: p.silu_and_mul(x=new(32), out=(p.add_input("y", 16), 0, 16)), "out is in an input"),
+        (
+            lambda p, new: p.activate_and_mul(activation="silu", x=(5, 0, 32), out=new(16)),
+            "x is in buffer 5; there are",
+        ),
+        (
+            lambda p, new: p.activate_and_mul(activation="silu", x=(new(32)[0], 8, 32), out=new(16)),
+            "x is 32 columns from 8 on",
+        ),
+        (
+            lambda p, new: p.activate_and_mul(activation="silu", x=new(32), out=new(32)),
+            "x has 32 columns; it must have 64",
+        ),
+        (
+            lambda p, new: p.activate_and_mul(
+                activation="silu", x=new(32), out=(p.add_input("y", 16), 0, 16)
+            ),
+            "out is in an input",
+        ),
+        (
+            lambda p, new: p.activate_and_mul(activation="relu", x=new(32), out=new(16)),
+            "activation is 'relu'; it must be none, silu or gelu_tanh",
+        ),
+        (
+            lambda p, new: p.activate_and_mul(activation="none", x=new(32), out=new(16)),
+            "activation is 'none'",
+        ),
         (lambda p, new: p.add_buffer(8, 16), "offset is 8; it must be a multiple of 16"),
         (
-            lambda p, new: p.rms_norm(x=new(32), weight=np.ones(24, np.float32), eps=0.1, out=new(32)),
+            lambda p, new: p.rms_norm(
+                x=new(32), weight=np.ones(24, np.float32), eps=0.1, residual=None, out=new(32)
+            ),
             "x has 32 columns, which are no whole number of heads of 24",
+        ),
+        (
+            lambda p, new: p.rms_norm(
+                x=new(32), weight=np.ones(16, np.float32), eps=0.1, residual=new(16), out=new(32)
+            ),
+            "residual has 16 columns; it must have 32",
         ),
         (
             lambda p, new: p.rope(
@@ -305,11 +335,15 @@ def bare_program(engine: Any) -> tuple[Any, Callable[[int], tuple[int, int, int]
             "style is 'spiral'",
         ),
         (
-            lambda p, new: p.embedding(format="F32", table=np.zeros((3, 60), np.uint8), k=16, out=new(16)),
+            lambda p, new: p.embedding(
+                format="F32", table=np.zeros((3, 60), np.uint8), k=16, scale=1.0, out=new(16)
+            ),
             "table has 3 rows of 60 bytes; it must have some of 64",
         ),
         (
-            lambda p, new: p.embedding(format="F33", table=np.zeros((3, 64), np.uint8), k=16, out=new(16)),
+            lambda p, new: p.embedding(
+                format="F33", table=np.zeros((3, 64), np.uint8), k=16, scale=1.0, out=new(16)
+            ),
             "does not read the format 'F33'",
         ),
     ],
@@ -340,7 +374,7 @@ def test_an_instruction_added_after_a_run_has_the_scratch_memory_it_wants(engine
         norm_weight=None,
         norm_eps=0,
         parts=[weights.matrix(weight)],
-        gated=False,
+        activation="none",
         residual=None,
         out=out,
     )

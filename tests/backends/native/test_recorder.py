@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.native.operations import (
+    ActivateAndMul,
     Attention,
     AttentionInputs,
     Embedding,
@@ -11,7 +12,6 @@ from octavo.backends.native.operations import (
     RmsNorm,
     Rope,
     RopeAngles,
-    SiluAndMul,
 )
 from octavo.backends.native.recorder import record
 from octavo.ops import AttentionLayer, Ops
@@ -36,7 +36,7 @@ def test_a_model_is_recorded_in_the_order_it_runs() -> None:
     assert kinds == [
         Embedding,
         *(RmsNorm, Linear, RopeAngles, Rope, Rope, AttentionInputs, Attention, Linear),
-        *(RmsNorm, Linear, SiluAndMul, Linear),
+        *(RmsNorm, Linear, ActivateAndMul, Linear),
         RmsNorm,
     ]
 

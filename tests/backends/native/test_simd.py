@@ -162,11 +162,20 @@ def test_exp_and_silu(simd: Operation) -> None:
     np.testing.assert_allclose(simd("silu", x), wide / (1 + np.exp(-wide)), rtol=1e-5)
 
 
-def test_silu_of_extreme_numbers(simd: Operation) -> None:
+def test_gelu_tanh(simd: Operation) -> None:
+    x = np.linspace(-20, 20, 16 * 512, dtype=np.float32).reshape(-1, 16)
+    wide = x.astype(np.float64)
+    inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    # tanh(u) + 1 loses what is left of it far below 0; below -10 the result is less than 1e-37.
+    np.testing.assert_allclose(simd("gelu_tanh", x), wide / (1 + np.exp(-2 * inner)), rtol=1e-5, atol=1e-37)
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+def test_activations_of_extreme_numbers(simd: Operation, name: str) -> None:
     largest = np.finfo(np.float32).max
     below = np.array([-largest, -3e38, -1e30, -1000, -100, -90, -89], np.float32)  # e^-x is infinite
     above = np.array([89, 90, 100, 1000, 1e30, 3e38, largest, np.inf], np.float32)
-    y = simd("silu", np.concatenate([below, above, [np.float32(np.nan)]])[None])[0]
+    y = simd(name, np.concatenate([below, above, [np.float32(np.nan)]])[None])[0]
     assert same(y[:7], np.full(7, -0.0, np.float32))
     assert same(y[7:15], above)
     assert np.isnan(y[15])

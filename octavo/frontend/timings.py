@@ -1,0 +1,70 @@
+"""`RequestTimings`: from the core's events and the arrival of tokens to a request's `RequestMetrics`."""
+
+from __future__ import annotations
+
+from octavo.types.outputs import EngineCoreEvent, EngineCoreEventType, RequestMetrics
+
+
+class RequestTimings:
+    """When things happened to a user's request so far. Mutable.
+
+    `arrival_time` is in seconds since the epoch, and `arrival` the same moment by the core's clock: all other
+    times are given by that clock.
+    """
+
+    __slots__ = (
+        "_arrival_time",
+        "_epoch",
+        "_first_token",
+        "_last_token",
+        "_num_intervals",
+        "_num_preemptions",
+        "_queued",
+        "_scheduled",
+        "_sum_of_intervals",
+    )
+
+    def __init__(self, arrival_time: float, arrival: float) -> None:
+        self._arrival_time = arrival_time
+        self._epoch = arrival_time - arrival  # what turns a time of the core's clock into one since the epoch
+        self._queued: float | None = None
+        self._scheduled: float | None = None
+        self._first_token: float | None = None
+        self._last_token: float | None = None
+        self._num_preemptions = 0
+        self._num_intervals = 0
+        self._sum_of_intervals = 0.0  # seconds
+
+    def take_event(self, event: EngineCoreEvent) -> None:
+        """Take in something that happened to one of its answers."""
+        match event.type:
+            case EngineCoreEventType.QUEUED if self._queued is None:
+                self._queued = self._epoch + event.timestamp
+            case EngineCoreEventType.SCHEDULED if self._scheduled is None:
+                self._scheduled = self._epoch + event.timestamp
+            case EngineCoreEventType.PREEMPTED:
+                self._num_preemptions += 1
+
+    def take_tokens(self, count: int, now: float, previous: float | None) -> None:
+        """Take in `count` new tokens of an answer whose last ones came at `previous`; None: it had none."""
+        if self._first_token is None:
+            self._first_token = self._epoch + now
+        self._last_token = self._epoch + now
+        if previous is None:
+            self._num_intervals += count - 1
+        else:
+            self._num_intervals += count
+            self._sum_of_intervals += now - previous
+
+    def make_metrics(self, finished: float | None) -> RequestMetrics:
+        """What is known by now; `finished` is when the last answer ended."""
+        return RequestMetrics(
+            self._arrival_time,
+            self._queued,
+            self._scheduled,
+            self._first_token,
+            self._last_token,
+            None if finished is None else self._epoch + finished,
+            self._num_preemptions,
+            self._sum_of_intervals / self._num_intervals if self._num_intervals else None,
+        )

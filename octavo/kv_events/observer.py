@@ -1,0 +1,74 @@
+"""`KVEventsObserver`: from what the core reports of its prefix cache to the published stream."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+
+from octavo.config import ObservationConfig
+from octavo.kv_events.journal import Event, Journal, RemovedBlock
+from octavo.kv_events.publisher import Publisher
+from octavo.types.kv_events import AllBlocksCleared
+from octavo.types.observer import Observer, StoredBlock
+from octavo.types.outputs import EngineCoreOutputs
+from octavo.types.steps import SchedulerOutput
+
+
+class KVEventsObserver(Observer):
+    """Publishes the events of each step as one batch, until it is closed, forgotten or the process ends.
+
+    `clock` gives seconds since the epoch. Raises ConfigError for an endpoint that cannot be bound.
+    """
+
+    def __init__(self, config: ObservationConfig, clock: Callable[[], float] = time.time) -> None:
+        self._journal = Journal(config.kv_events_buffer_steps, clock)
+        self._publisher = Publisher(config, self._journal)
+        self._cached = self._journal.cached
+        self._events: list[Event] = []  # since the last step
+        self._closer = weakref.finalize(self, self._publisher.close)
+
+    @property
+    def endpoint(self) -> str:
+        """Where the stream is: as configured, but for a port that was left to be found."""
+        return self._publisher.endpoint
+
+    @property
+    def replay_endpoint(self) -> str | None:
+        """Where replays are."""
+        return self._publisher.replay_endpoint
+
+    @property
+    def next_sequence(self) -> int:
+        """The number that the next batch will have."""
+        return self._journal.next_sequence
+
+    def block_stored(self, stored: StoredBlock) -> None:
+        """See `Observer`."""
+        self._cached[stored.block_hash, stored.group_id] = stored
+        self._events.append(stored)
+
+    def block_removed(self, block_hash: bytes, group_id: int) -> None:
+        """See `Observer`."""
+        self._cached.pop((block_hash, group_id), None)
+        self._events.append(RemovedBlock(block_hash, group_id))
+
+    def all_blocks_cleared(self) -> None:
+        """See `Observer`."""
+        self._cached.clear()
+        self._events.append(AllBlocksCleared())
+        self._hand_over()  # it happens between steps, and the next one may be long in coming
+
+    def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
+        """See `Observer`."""
+        if self._events:
+            self._hand_over()
+
+    def close(self) -> None:
+        """See `Observer`. What is left is published."""
+        self._closer()
+
+    def _hand_over(self) -> None:
+        self._journal.append(self._events)
+        self._events = []
+        self._publisher.wake()
