@@ -14,14 +14,14 @@ from tests.cli.conftest import Octavo
 CASES = (SchedulerCase(num_running=1), SchedulerCase(num_running=4, num_waiting=7))
 JSON = [
     {
-        "case": {"num_running": 1, "num_waiting": 0, "position": 100},
+        "case": {"num_running": 1, "num_waiting": 0, "position": 100, "num_windows": 0},
         "schedule_us": 12.0,
         "update_us": 8.0,
         "step_us": 20.0,
         "us_per_request": 20.0,
     },
     {
-        "case": {"num_running": 4, "num_waiting": 7, "position": 100},
+        "case": {"num_running": 4, "num_waiting": 7, "position": 100, "num_windows": 0},
         "schedule_us": 12.0,
         "update_us": 8.0,
         "step_us": 20.0,

@@ -114,7 +114,7 @@ def test_they_do_not_read_the_prefix_cache_but_fill_it(tiny_model: Path) -> None
     assert [output.num_cached_tokens for output in outputs] == [0, 0]
     assert outputs[0].prompt_logprobs == outputs[1].prompt_logprobs
     plain = llm.generate(PROMPT, SamplingParams(max_tokens=1), use_tqdm=False)[0]
-    assert plain.num_cached_tokens == 48
+    assert plain.num_cached_tokens == len(plain.prompt_token_ids) - 1
 
 
 def test_the_whole_vocabulary_where_allowed(tiny_model: Path) -> None:
