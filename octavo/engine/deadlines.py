@@ -27,21 +27,21 @@ class StepTimes(Observer):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._begun: list[tuple[float, int]] = []  # steps in flight: when planned, tokens
+        self._begun: dict[int, tuple[float, int]] = {}  # steps in flight: when planned, tokens
         self._last_done = 0.0
         self._num_steps = 0
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def step_planned(self, output: SchedulerOutput) -> None:
         """A step begins, or waits for the one before it."""
-        self._begun.append((self._clock(), output.total_num_scheduled_tokens))
+        self._begun[output.step] = (self._clock(), output.total_num_scheduled_tokens)
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
         """The oldest step in flight is through."""
         now = self._clock()
         if output is None:
             return
-        planned, num_tokens = self._begun.pop(0)
+        planned, num_tokens = self._begun.pop(output.step)
         if num_tokens:
             self._add(num_tokens, now - max(planned, self._last_done))
         self._last_done = now
