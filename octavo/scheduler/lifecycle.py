@@ -188,10 +188,10 @@ class RequestLifecycle:
     def _leave(self, request: Request) -> None:
         """A request, or a session's turn, is over."""
         self.finished_req_ids.add(request.request_id)
+        self.policy.end(request)
         if request.row >= 0:
             self._release(request)
         request.end_turn()
-        self.policy.end(request)
         self.observer.request_finished(request)
 
     def _release(self, request: Request) -> None:
