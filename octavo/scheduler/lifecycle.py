@@ -123,12 +123,12 @@ class RequestLifecycle:
         return len(self.waiting) + len(self.skipped_waiting) + len(self.held)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether any request is running or waiting. Idle sessions do neither."""
-        return len(self.requests) > len(self.idle)
+        """Whether any request is running or waiting (idle sessions do neither), or has an end to be told."""
+        return len(self.requests) > len(self.idle) or bool(self._news)
 
     def has_requests(self) -> bool:
         """Whether a step is to be planned, if only to tell the workers or the front end who has finished."""
-        return self.has_unfinished_requests() or bool(self.finished_req_ids or self._news)
+        return self.has_unfinished_requests() or bool(self.finished_req_ids)
 
     def num_cached_tokens(self, request: EngineCoreRequest) -> int:
         """Tokens of a prompt that the prefix cache holds now."""

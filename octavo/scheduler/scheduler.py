@@ -231,9 +231,10 @@ class Scheduler(RequestLifecycle):
 
     def fail_all(self, reason: str) -> None:
         """A step could not be planned, so that nobody's state can be trusted: every request ends with an
-        error.
+        error. Idle sessions are in no plan, and go on.
         """
-        self._news += self.finish_requests(None, RequestStatus.FINISHED_ERROR, reason)
+        ids = [request_id for request_id in self.requests if request_id not in self.idle]
+        self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
 
     def take_news(self, output: SchedulerOutput | None) -> EngineCoreOutputs:
         """What has not been told yet, after the step `output` (None: it could not be planned)."""
