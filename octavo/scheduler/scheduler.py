@@ -135,7 +135,7 @@ class Scheduler(RequestLifecycle):
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = hit.num_tokens
         if request.num_cached_tokens < 0:  # what a preemption recomputes is no news to whoever asked
-            request.num_cached_tokens = min(hit.num_tokens, request.num_prompt_tokens)
+            request.num_cached_tokens = hit.num_tokens
         insort(self.running, request)
         self.policy.begin(request)
         self.observer.request_admitted(request, hit.num_tokens)

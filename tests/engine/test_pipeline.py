@@ -285,6 +285,26 @@ def test_what_a_failed_step_wrote_is_never_reused(depth: int) -> None:
     assert tokens_of(news) == due(make_request("alone", prompt, ANSWER))
 
 
+def test_nothing_is_shared_that_a_step_in_flight_has_yet_to_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core(100, pipeline_depth=2, max_num_batched_tokens=4)
+    runner = core.executor.runner
+    execute_model = runner.execute_model
+
+    def execute(output: SchedulerOutput) -> None:
+        runner.fails_in = "forward" if output.step == 1 else None
+        execute_model(output)
+
+    monkeypatch.setattr(runner, "execute_model", execute)
+    prompt = list(range(1, 14))
+    core.add_request(make_request("fails", prompt, ANSWER))
+    assert core.step().outputs == []
+    assert [output.finish_reason for output in core.step().outputs] == [FinishReason.ERROR]
+    core.add_request(make_request("again", prompt, ANSWER))
+    news = run_to_end(core)["again"]
+    assert news[0].num_cached_tokens == 4
+    assert tokens_of(news) == due(make_request("alone", prompt, ANSWER))
+
+
 @IN_FLIGHT
 def test_logits_that_are_no_numbers_end_one_request_while_its_next_step_is_in_flight(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)

@@ -108,6 +108,18 @@ def test_pausing_keeps_the_place_of_those_who_were_passed_over() -> None:
     assert step(core) == ["c", "b"]
 
 
+def test_those_who_were_held_come_before_those_who_ran_meanwhile_and_came_later() -> None:
+    constraint = FakeConstraint(vetoed={"b"})
+    core = make_core(100, max_num_seqs=2, constraints=[constraint])
+    add(core, "abc")
+    step(core)
+    core.pause(PauseState.PAUSED_NEW)
+    core.reset_prefix_cache(reset_running_requests=True)  # a and c wait again
+    constraint.vetoed = set()
+    core.pause(PauseState.UNPAUSED)
+    assert step(core) == ["a", "b"]
+
+
 def test_the_most_urgent_comes_first_after_a_pause_whenever_it_came() -> None:
     core = make_core(100, max_num_seqs=1, scheduling_policy="priority")
     core.pause(PauseState.PAUSED_ALL)

@@ -203,8 +203,8 @@ def test_a_tenant_that_asks_for_much_and_takes_little_is_charged_for_what_it_too
     for request in (wasteful, frugal):
         request.token_ids += [5] * 10
         policy.end(request)
-    again = [a_request(f"{name}2", tenant=name) for name in ("frugal", "wasteful")]
-    assert ranked(policy, *again) == ["frugal2", "wasteful2"], "both have had 20 tokens"
+    again = [a_request(f"{name}2", tenant=name) for name in ("wasteful", "frugal")]
+    assert ranked(policy, *again) == ["wasteful2", "frugal2"], "both have had 20 tokens"
 
 
 def test_what_never_ran_costs_nothing() -> None:
@@ -294,6 +294,18 @@ def test_a_tenant_does_not_displace_its_own_requests() -> None:
         core.add_request(a_request(f"a{number}", tenant="a"))
         core.step()
     run_to_end(core)
+    assert num_preemptions(core) == 0
+
+
+def test_not_even_those_that_came_after() -> None:
+    constraint = FakeConstraint(vetoed={"a0"})
+    core = make_core(**ROOMY, max_num_seqs=1, scheduling_policy="fair", constraints=[constraint])
+    for number in range(2):
+        core.add_request(a_request(f"a{number}", tenant="a"))
+    core.step()
+    constraint.vetoed = set()
+    core.step()
+    assert list(plans_of(core)[-1].num_scheduled_tokens) == ["a1"]
     assert num_preemptions(core) == 0
 
 

@@ -78,6 +78,21 @@ def test_a_step_that_preempts_admits_nobody() -> None:
     assert not any(plan.scheduled_new_reqs for plan in preempting)
 
 
+def test_not_even_one_for_whom_it_has_freed_enough() -> None:
+    core = make_core(9, scheduling_policy="priority")
+    core.add_request(a_request("runs", 12, 10, priority=0))
+    core.add_request(a_request("gives way", 16, 10, priority=9))
+    core.step()
+    core.add_request(a_request("waits", 8, 10, priority=5))
+    while not plans(core)[-1].preempted_req_ids:
+        core.step()
+        core.scheduler.check()
+    assert plans(core)[-1].preempted_req_ids == {"gives way"}
+    assert list(plans(core)[-1].num_scheduled_tokens) == ["runs"]
+    core.step()
+    assert list(plans(core)[-1].num_scheduled_tokens) == ["runs", "waits"]
+
+
 def test_the_worker_hears_of_a_preemption_in_the_step_that_reuses_the_blocks() -> None:
     core = make_core(7)
     for number, name in enumerate("ab"):

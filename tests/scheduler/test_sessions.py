@@ -380,6 +380,24 @@ def test_block_hashes_end_where_the_context_does() -> None:
     assert len(session.block_hashes) == session.num_tokens // 4
 
 
+def test_a_block_that_the_dropped_token_filled_is_hashed_anew() -> None:
+    """A request that waits has the hashes of all its tokens, the last one too."""
+    core = make_core(100)
+    core.add_request(a_turn([1, 2, 3, 4, 5], FOREVER))
+    while core.scheduler.requests["s"].num_tokens < 8:
+        core.step()
+    assert core.reset_prefix_cache(reset_running_requests=True)
+    session = core.scheduler.requests["s"]
+    core.scheduler.kv_cache.get_computed_blocks(session)
+    assert len(session.block_hashes) == 2
+    core.stop_requests(["s"])
+    assert len(session.block_hashes) == 1
+    assert len(tokens_of(run_turn(core, a_turn([6, 7, 8, 9])))) == 6
+    context = session.token_ids
+    core.add_request(make_request("other", context[:10], SIX))
+    assert run_to_end(core)["other"][0].num_cached_tokens == 8
+
+
 def test_another_request_with_the_context_as_its_prompt_shares_the_sessions_blocks() -> None:
     core = make_core(100)
     first = tokens_of(run_turn(core, a_turn([1, 2, 3])))
