@@ -108,15 +108,15 @@ def test_pausing_keeps_the_place_of_those_who_were_passed_over() -> None:
     assert step(core) == ["c", "b"]
 
 
-def test_those_who_were_held_come_before_those_who_ran_meanwhile_and_came_later() -> None:
+def test_those_who_were_held_come_before_later_ones_that_ran_meanwhile_and_are_preempted() -> None:
     constraint = FakeConstraint(vetoed={"b"})
     core = make_core(100, max_num_seqs=2, constraints=[constraint])
     add(core, "abc")
     step(core)
     core.pause(PauseState.PAUSED_NEW)
-    core.reset_prefix_cache(reset_running_requests=True)  # a and c wait again
     constraint.vetoed = set()
     core.pause(PauseState.UNPAUSED)
+    core.reset_prefix_cache(reset_running_requests=True)  # a and c wait again
     assert step(core) == ["a", "b"]
 
 

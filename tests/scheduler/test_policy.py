@@ -192,6 +192,7 @@ def test_tenants_share_by_their_weights_over_a_long_run(
 
 def test_a_tenant_that_asks_for_much_and_takes_little_is_charged_for_what_it_took() -> None:
     policy = FairPolicy({})
+    policy.rank(Request(a_request("stays", tenant="stays"), 10_000))
     wasteful, frugal = (
         Request(a_request(name, 10, max_tokens, tenant=name), 10_000)
         for name, max_tokens in (("wasteful", 990), ("frugal", 10))
