@@ -16,7 +16,8 @@ from octavo.scheduler.request import Request, RequestStatus
 class Constraint(Protocol):
     """One rule about who may run how many tokens in a step."""
 
-    # Whether a veto ends the planning of the step; otherwise it only passes over the one request.
+    # Whether a veto of a waiting request lets nobody behind it begin in this step either; otherwise that one
+    # is passed over. One that runs is always only passed over.
     blocks_queue: bool
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
@@ -89,6 +90,8 @@ class PrefillInterval(StatelessConstraint):
 
     When nobody decodes there is nobody to spare, and prompts run in every step.
     """
+
+    blocks_queue = True
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -115,7 +115,7 @@ class Scheduler(RequestLifecycle):
         for constraint in self.constraints:
             count = constraint.limit(request, start, count, budget)
             if count <= 0:
-                budget.stopped |= constraint.blocks_queue
+                budget.stopped |= constraint.blocks_queue and request.row < 0
                 return 0
         return count
 

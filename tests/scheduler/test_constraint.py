@@ -6,8 +6,9 @@ import pytest
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
+from octavo.kv_cache.coordinator import CacheHit
 from octavo.scheduler.constraint import create_constraints
-from octavo.scheduler.request import RequestStatus
+from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.steps import SchedulerOutput
 from tests.fakes import (
@@ -86,6 +87,16 @@ def test_a_veto_that_blocks_the_queue_lets_nobody_past() -> None:
     assert waiting(core.scheduler) == ["b", "c"]
     constraint.vetoed = set()
     assert list(step(core).num_scheduled_tokens) == ["a", "b", "c"]
+
+
+def test_a_veto_of_one_that_runs_holds_back_nobody_else() -> None:
+    constraint = FakeConstraint(blocks_queue=True)
+    core = a_core(constraint)
+    add(core, *"ab")
+    step(core)
+    add(core, "c")
+    constraint.vetoed = {"a"}
+    assert step(core).num_scheduled_tokens == {"b": 1, "c": 5}
 
 
 def test_a_running_request_may_be_held_back_for_a_step_without_losing_anything() -> None:
@@ -294,6 +305,23 @@ def test_prompts_run_in_every_so_manyth_step_while_others_decode() -> None:
         {"a": 1},
         {"a": 1, "b": 8},
     ]
+
+
+def test_between_two_steps_of_prompts_a_long_queue_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core(1000, prefill_schedule_interval=100, max_num_batched_tokens=16)
+    add(core, "a", length=4)
+    step(core)
+    add(core, *"bcdefgh", length=20)
+    looked_at: list[str] = []
+    get_computed_blocks = core.scheduler.kv_cache.get_computed_blocks
+
+    def looking(request: Request) -> CacheHit:
+        looked_at.append(request.request_id)
+        return get_computed_blocks(request)
+
+    monkeypatch.setattr(core.scheduler.kv_cache, "get_computed_blocks", looking)
+    assert counts(core) == {"a": 1}
+    assert looked_at == ["b"]
 
 
 def test_prompts_run_in_every_step_while_nobody_decodes() -> None:
