@@ -6,6 +6,7 @@ Knows the clock it is given, and of the scheduler only what an observer is told.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 
@@ -27,23 +28,26 @@ class StepTimes(Observer):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._begun: dict[int, tuple[float, int]] = {}  # steps in flight: when planned, tokens
+        self._begun: deque[tuple[int, float]] = deque()  # steps in flight: number, when planned
         self._last_done = 0.0
         self._num_steps = 0
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def step_planned(self, output: SchedulerOutput) -> None:
         """A step begins, or waits for the one before it."""
-        self._begun[output.step] = (self._clock(), output.total_num_scheduled_tokens)
+        self._begun.append((output.step, self._clock()))
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
         """The oldest step in flight is through."""
         now = self._clock()
         if output is None:
             return
-        planned, num_tokens = self._begun.pop(output.step)
-        if num_tokens:
-            self._add(num_tokens, now - max(planned, self._last_done))
+        while True:
+            step, planned = self._begun.popleft()
+            if step == output.step:
+                break  # those before it were interrupted, and are not told of
+        if output.total_num_scheduled_tokens:
+            self._add(output.total_num_scheduled_tokens, now - max(planned, self._last_done))
         self._last_done = now
 
     def estimate_s(self, num_tokens: int, num_steps: int) -> float:

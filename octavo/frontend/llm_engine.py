@@ -81,8 +81,10 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step and return what is new."""
         processed = self.output_processor.process_outputs(self.client.get_output())
+        if processed.request_ids_to_stop:
+            self.client.stop_requests(processed.request_ids_to_stop)
         if processed.request_ids_to_abort:
-            self.client.stop_requests(processed.request_ids_to_abort)
+            self.client.abort_requests(processed.request_ids_to_abort)
         return processed.request_outputs
 
     def abort_requests(self, request_ids: str | Iterable[str]) -> None:

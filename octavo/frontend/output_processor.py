@@ -149,7 +149,9 @@ class ProcessedOutputs(NamedTuple):
     """What comes of one step's news."""
 
     request_outputs: list[RequestOutput]
-    request_ids_to_abort: list[str]  # to the core: a stop string ended them, and the core does not know
+    # To the core, which does not know:
+    request_ids_to_stop: list[str]  # a stop string has ended them (of a session, the turn)
+    request_ids_to_abort: list[str]  # their tokens could not be turned into text
 
 
 class OutputProcessor:
@@ -217,7 +219,7 @@ class OutputProcessor:
         now = self._clock()
         step_time = now if outputs.timestamp is None else outputs.timestamp
         changed: dict[UserRequest, list[Answer]] = {}
-        to_abort = []
+        to_stop, to_abort = [], []
         for request_id, events in outputs.events.items():
             rest: Sequence[EngineCoreEvent] = events
             for answer in self._answers.get(request_id, ()):  # what is left is the next turn's
@@ -227,16 +229,20 @@ class OutputProcessor:
             if answers is None:
                 continue
             answer = answers[0]
+            ended = [answer]
             if self._update(answer, output, step_time):
+                to_stop.append(answer.request_id)
+            elif answer.finish_reason is FinishReason.ERROR is not output.finish_reason:
                 to_abort.append(answer.request_id)
+                ended += self._fail_turns(answers)
             if answer.finish_reason is not None:
                 self._drop_first(answers)
-            user_request = answer.user_request
             if answer.index == 0:  # later ones find the prompt that the first has computed
-                user_request.num_cached_tokens = output.num_cached_tokens
-            changed.setdefault(user_request, []).append(answer)
+                answer.user_request.num_cached_tokens = output.num_cached_tokens
+            for each in ended:
+                changed.setdefault(each.user_request, []).append(each)
         made = [user_request.make_output(answers, now) for user_request, answers in changed.items()]
-        return ProcessedOutputs([output for output in made if output is not None], to_abort)
+        return ProcessedOutputs([output for output in made if output is not None], to_stop, to_abort)
 
     def _drop_first(self, answers: deque[Answer]) -> None:
         """An answer is complete."""
@@ -246,11 +252,19 @@ class OutputProcessor:
         if answer.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             self._sessions.pop(answer.user_request.request_id, None)
 
+    def _fail_turns(self, answers: deque[Answer]) -> list[Answer]:
+        """The first of a session's turns has failed: those to come do, too. Returns them."""
+        reason = f"the turn before ended with an error: {answers[0].stop_reason}"
+        failed = [answers.pop() for _ in range(len(answers) - 1)][::-1]
+        for answer in failed:
+            answer.finish_reason, answer.stop_reason = FinishReason.ERROR, reason
+        return failed
+
     def _update(self, answer: Answer, output: EngineCoreOutput, now: float) -> bool:
-        """`answer.update`, where a failure ends this one answer with an error and harms no other."""
+        """`answer.update`, where a failure ends this one request with an error and harms no other."""
         try:
             return answer.update(output, now)
         except Exception as error:  # the front end's one boundary handler
             logger.exception("the output of request %s could not be processed", answer.request_id)
             answer.finish_reason, answer.stop_reason = FinishReason.ERROR, f"{type(error).__name__}: {error}"
-            return output.finish_reason is None
+            return False

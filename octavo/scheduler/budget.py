@@ -19,7 +19,6 @@ class StepBudget:
         "new_block_ids",
         "new_reqs",
         "num_candidates",
-        "num_partial_prefills",
         "num_scheduled_tokens",
         "num_tokens",
         "prefill_tokens",
@@ -35,8 +34,7 @@ class StepBudget:
         self.step = step
         self.num_candidates = len(running) + num_seated  # requests that could have a share of the step
         self.running = running
-        self.num_partial_prefills = 0  # requests that the step leaves with known tokens to compute
-        self.first_tenant: str | None = None  # whose prompt is the most urgent that runs
+        self.first_tenant: str | None = None  # whose prompt is the most urgent
         self.prefill_tokens: Counter[str] = Counter()  # tokens of prompts, by tenant
         self.stopped = False  # a constraint has closed the step for everyone behind
         self.is_short = False  # blocks ran out, so that somebody had to be preempted
@@ -50,8 +48,8 @@ class StepBudget:
         """`request` runs `count` tokens from `start` on in this step."""
         self.num_tokens -= count
         self.stopped |= self.num_tokens == 0
-        if start < request.num_prompt_tokens:
-            self._take_prefill(request, start, count)
+        if request.prefills(start):
+            self._take_prefill(request, count)
         self.scheduled.append(ScheduledTurn(request, request.turn, count))
         self.num_scheduled_tokens[request.request_id] = count
 
@@ -76,8 +74,7 @@ class StepBudget:
             )
         )
 
-    def _take_prefill(self, request: Request, start: int, count: int) -> None:
-        self.num_partial_prefills += start + count < request.num_tokens
+    def _take_prefill(self, request: Request, count: int) -> None:
         self.prefill_tokens[request.tenant] += count
         if self.first_tenant is None:
             self.first_tenant = request.tenant
@@ -85,7 +82,16 @@ class StepBudget:
     @property
     def has_decodes(self) -> bool:
         """Whether anyone who runs is through with the prompt."""
-        return any(request.num_computed_tokens >= request.num_prompt_tokens for request in self.running)
+        return any(not request.prefills(request.num_computed_tokens) for request in self.running)
+
+    @property
+    def num_partial_prefills(self) -> int:
+        """Requests that the step, as far as it is planned, leaves in the middle of their prompts."""
+        counts = self.num_scheduled_tokens
+        return sum(
+            request.prefills(request.num_computed_tokens + counts.get(request.request_id, 0))
+            for request in self.running
+        )
 
     @property
     def cached_reqs(self) -> CachedRequestData:

@@ -17,7 +17,8 @@ from octavo.scheduler.request import Request, RequestStatus
 class Constraint(Protocol):
     """One rule about who may run how many tokens in a step."""
 
-    # Whether a veto ends the planning of the step; otherwise it only passes over the one request.
+    # Whether a veto of a waiting request lets nobody behind it begin in this step either; otherwise that one
+    # is passed over. One that runs is always only passed over.
     blocks_queue: bool
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
@@ -104,7 +105,7 @@ class PartialPrefills(StatelessConstraint):
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
         """Nothing for one that would begin a prompt it cannot finish in this step, when there are enough."""
         begins = request.status is not RequestStatus.RUNNING
-        partial = start + count < request.num_prompt_tokens
+        partial = request.prefills(start + count)
         return 0 if begins and partial and budget.num_partial_prefills >= self.most else count
 
 
@@ -114,12 +115,14 @@ class PrefillInterval(StatelessConstraint):
     When nobody decodes there is nobody to spare, and prompts run in every step.
     """
 
+    blocks_queue = True
+
     def __init__(self, interval: int) -> None:
         self.interval = interval
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
         """Nothing for a prompt between two such steps."""
-        waits = budget.step % self.interval and budget.has_decodes and start < request.num_prompt_tokens
+        waits = budget.step % self.interval and request.prefills(start) and budget.has_decodes
         return 0 if waits else count
 
 
@@ -137,7 +140,7 @@ class TenantShare(StatelessConstraint):
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
         """What the tenant's other prompts leave of that, in this step."""
         first, tenant = budget.first_tenant, request.tenant
-        if first is None or first == tenant or start >= request.num_prompt_tokens:
+        if first is None or first == tenant or not request.prefills(start):
             return count
         most = max(budget.prefill_tokens[first], self.least)
         return max(min(count, most - budget.prefill_tokens[tenant]), 0)

@@ -129,12 +129,12 @@ class RequestLifecycle:
         return self.kv_cache.usage
 
     def has_unfinished_requests(self) -> bool:
-        """Whether any request is running or waiting. Idle sessions do neither."""
-        return len(self.requests) > len(self.idle)
+        """Whether any request is running or waiting (idle sessions do neither), or has an end to be told."""
+        return len(self.requests) > len(self.idle) or bool(self._news)
 
     def has_requests(self) -> bool:
         """Whether a step is to be planned, if only to tell the workers or the front end who has finished."""
-        return self.has_unfinished_requests() or bool(self.finished_req_ids or self._news)
+        return self.has_unfinished_requests() or bool(self.finished_req_ids)
 
     def num_cached_tokens(self, request: EngineCoreRequest) -> int:
         """Tokens of a prompt that the prefix cache holds now."""
@@ -194,10 +194,10 @@ class RequestLifecycle:
     def _leave(self, request: Request) -> None:
         """A request, or a session's turn, is over."""
         self.finished_req_ids.add(request.request_id)
+        self.policy.end(request)
         if request.row >= 0:
             self._release(request)
         request.end_turn()
-        self.policy.end(request)
         self.observer.request_finished(request)
 
     def _release(self, request: Request) -> None:

@@ -34,7 +34,7 @@ class Policy:
         """It begins to run."""
 
     def end(self, request: Request) -> None:
-        """It has finished, in whatever state it was."""
+        """It has finished, in whatever state it was, and still has what it had."""
 
     def displaces(self, waiting: Request, running: Request) -> bool:
         """Whether `running`, the least urgent that runs, must give way to `waiting` if it cannot run else."""
@@ -67,10 +67,13 @@ class FairPolicy(Policy):
 
     Start-time Fair Queueing: A Scheduling Algorithm for Integrated Services Packet Switching Networks (1996).
     A request is worth its tokens, prompt and the most it may generate, divided by its tenant's weight. It
-    starts, in virtual time, when the tenant's request before it ends, or now if that is later; now is the
-    latest virtual start of any request that has begun. Whoever has had less than its share has an earlier
-    start, and one that was idle gets no credit for it. What a request was charged and did not use is given
-    back to what its tenant asks next.
+    starts, in virtual time, when the tenant's request before it ends, or now if that is later. Whoever has
+    had less than its share has an earlier start, and one that was idle gets no credit for it. What a request
+    was charged and did not use is given back to what its tenant asks next.
+
+    Now, in virtual time, is how far the one that runs and is least far has come. (In the paper one runs at a
+    time.) So a newcomer comes before all but the first of the many that another tenant has running, and time
+    goes on with every token of those who come and go: nobody's start is ahead of it for ever.
 
     A request that waits takes the place of the least urgent one of another tenant that runs, if that is all
     that keeps it from running: a tenant with many requests must not hold all places.
@@ -82,22 +85,27 @@ class FairPolicy(Policy):
         self.virtual_time = 0.0
         self._ends: dict[str, float] = {}  # tenant: when, in virtual time, its last request ends
         self._num_unfinished: Counter[str] = Counter()
+        self._begun: set[Request] = set()
 
     def rank(self, request: Request) -> None:
         """By its virtual start, then by coming."""
+        self._update_virtual_time()
         start = max(self._ends.get(request.tenant, 0.0), self.virtual_time)
         self._ends[request.tenant] = start + request.max_length / self._weight(request)
         self._num_unfinished[request.tenant] += 1
         request.order = (start, self._next_number())
 
     def begin(self, request: Request) -> None:
-        """Virtual time goes on to its start."""
-        self.virtual_time = max(self.virtual_time, request.order[0])
+        """Virtual time goes on as it does."""
+        self._begun.add(request)
 
     def end(self, request: Request) -> None:
         """Its tenant's requests to come start earlier by what it did not use."""
+        self._update_virtual_time()
         tenant = request.tenant
-        self._ends[tenant] -= (request.max_length - request.num_tokens) / self._weight(request)
+        num_used = request.num_tokens if request in self._begun else 0
+        self._ends[tenant] -= (request.max_length - num_used) / self._weight(request)
+        self._begun.discard(request)
         self._num_unfinished[tenant] -= 1
         if not self._num_unfinished[tenant]:
             del self._num_unfinished[tenant]
@@ -107,6 +115,12 @@ class FairPolicy(Policy):
     def displaces(self, waiting: Request, running: Request) -> bool:
         """For a more urgent one of another tenant."""
         return waiting.tenant != running.tenant and waiting < running
+
+    def _update_virtual_time(self) -> None:
+        running = [request for request in self._begun if request.row >= 0]
+        if running:
+            reached = min(each.order[0] + each.num_computed_tokens / self._weight(each) for each in running)
+            self.virtual_time = max(self.virtual_time, reached)
 
     def _forget_idle_tenants(self) -> None:
         """Drop what makes no difference: ends that are past, and all when nobody is there to compare with."""

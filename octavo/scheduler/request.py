@@ -176,6 +176,12 @@ class Request:
         """Tokens generated so far (of a session: in this turn)."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    def prefills(self, start: int) -> bool:
+        """Whether what it runs from `start` on is more than the token it sampled last: its prompt, or what it
+        had and computes again.
+        """
+        return start < self.num_prompt_tokens or start < len(self.token_ids) - 1
+
     @property
     def num_planned_tokens(self) -> int:
         """Tokens known once every planned step has run: what `num_computed_tokens` chases."""

@@ -48,9 +48,11 @@ class Scheduler(RequestLifecycle):
 
     def schedule(self) -> SchedulerOutput:
         """Give every eligible request its share of the next step. Mutates requests and block ownership."""
-        self._make_way()
+        first = self._make_way()
         num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self._free_rows))
         budget = self._make_budget(num_seated)
+        if first is not None:
+            budget.first_tenant = first.tenant
         self._schedule_running(budget)
         if num_seated and not budget.is_short:  # memory is short: admit nobody on top of a preemption
             self._schedule_waiting(budget)
@@ -112,7 +114,7 @@ class Scheduler(RequestLifecycle):
         for constraint in self.constraints:
             count = constraint.limit(request, start, count, budget)
             if count <= 0:
-                budget.stopped |= constraint.blocks_queue
+                budget.stopped |= constraint.blocks_queue and request.row < 0
                 return 0
         return count
 
@@ -132,28 +134,32 @@ class Scheduler(RequestLifecycle):
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = hit.num_tokens
         if request.num_cached_tokens < 0:  # what a preemption recomputes is no news to whoever asked
-            request.num_cached_tokens = min(hit.num_tokens, request.num_prompt_tokens)
+            request.num_cached_tokens = hit.num_tokens
         insort(self.running, request)
         self.policy.begin(request)
         self.observer.request_admitted(request, hit.num_tokens)
         self._commit(request, hit.num_tokens, count, budget)
         budget.take_new(request, hit.num_tokens, count, block_ids)
 
-    def _make_way(self) -> None:
-        """Preempt those who must give way to a waiting request that cannot run otherwise (`displaces`)."""
+    def _make_way(self) -> Request | None:
+        """Preempt those who must give way to a waiting request that cannot run otherwise (`displaces`).
+
+        Returns the one that can run now and for which others are to leave room in the step, if there is one.
+        """
         if self.pause_state is PauseState.PAUSED_ALL:
-            return
+            return None
         while self.running and (queue := self._select_waiting_queue_for_scheduling()) is not None:
             request = queue.peek_request()
             if not self.policy.displaces(request, self.running[-1]):
-                return
+                return None
             hit = self.kv_cache.get_computed_blocks(request)
-            if self._free_rows and self._can_admit(request, hit):
-                return
             may_run = self._share(request, hit.num_tokens, self._make_budget(num_seated=1))
             if request.num_in_flight_tokens or not may_run:
-                return
+                return None
+            if self._free_rows and self._can_admit(request, hit):
+                return request
             self._preempt(self.running[-1])
+        return None
 
     def _make_budget(self, num_seated: int) -> StepBudget:
         budget = StepBudget(self.config.max_num_batched_tokens, self._num_steps, self.running, num_seated)
@@ -221,9 +227,10 @@ class Scheduler(RequestLifecycle):
 
     def fail_all(self, reason: str) -> None:
         """A step could not be planned, so that nobody's state can be trusted: every request ends with an
-        error.
+        error. Idle sessions are in no plan, and go on.
         """
-        self._news += self.finish_requests(None, RequestStatus.FINISHED_ERROR, reason)
+        ids = [request_id for request_id in self.requests if request_id not in self.idle]
+        self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
 
     def take_news(self, output: SchedulerOutput | None) -> EngineCoreOutputs:
         """What has not been told yet, after the step `output` (None: it could not be planned)."""

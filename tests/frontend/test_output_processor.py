@@ -38,12 +38,12 @@ class Conversation:
         self.processor = OutputProcessor(tokenizer)
         request = InputProcessor(INFO, tokenizer).process_inputs("prompt", params)
         self.ids = self.processor.add_request("user-id", request, 0.0)
-        self.aborted: list[str] = []
+        self.stopped: list[str] = []
 
     def says(self, text: str, finish: FinishReason | None = None, answer: int = 0) -> list[RequestOutput]:
         news = EngineCoreOutput(self.ids[answer], list(text.encode()), finish)
         processed = self.processor.process_outputs(EngineCoreOutputs([news], SchedulerStats(0, 0, 0.0)))
-        self.aborted += processed.request_ids_to_abort
+        self.stopped += processed.request_ids_to_stop
         return processed.request_outputs
 
 
@@ -89,7 +89,7 @@ def test_a_stop_string_ends_the_request_and_tells_the_core(tokenizer: Tokenizer)
     chat = Conversation(tokenizer, SamplingParams(stop=["END"], output_kind=RequestOutputKind.DELTA))
     outputs = [*chat.says("one E"), *chat.says("N"), *chat.says("D and more")]
     assert "".join(texts(outputs)) == "one "
-    assert chat.aborted == chat.ids
+    assert chat.stopped == chat.ids
     last = outputs[-1].outputs[0]
     assert (last.finish_reason, last.stop_reason) == ("stop", "END")
     # Tokens after the one that completed the stop string are no part of the answer.
@@ -101,7 +101,7 @@ def test_a_stop_string_ends_the_request_and_tells_the_core(tokenizer: Tokenizer)
 def test_a_stop_string_in_the_core_s_last_news_needs_no_abort(tokenizer: Tokenizer) -> None:
     chat = Conversation(tokenizer, SamplingParams(stop=["END"]))
     chat.says("the END", FinishReason.LENGTH)
-    assert chat.aborted == []
+    assert chat.stopped == []
 
 
 def test_text_held_back_for_a_stop_string_comes_out_at_the_end(tokenizer: Tokenizer) -> None:

@@ -160,8 +160,8 @@ def test_chunks_leave_no_trace(backend_name: str, chunk: int) -> None:
     model, backend = tiny_model(), make_backend(backend_name)
     backend.load_model(model)
     whole = whole_prompt_logits(backend, model, TOKEN_IDS)
-    backend.allocate_kv_cache(cache_config(backend, model, 16, 16))
-    request = Request(TOKEN_IDS, np.arange(15, 5, -1, dtype=np.int32))
+    backend.allocate_kv_cache(cache_config(backend, model, 16, 21))
+    request = Request(TOKEN_IDS, np.arange(20, 0, -1, dtype=np.int32).reshape(2, 10))
     steps = [{0: min(chunk, NUM_TOKENS - start)} for start in range(0, NUM_TOKENS, chunk)]
     (logits,) = run_steps(backend, [request], steps, 16)
     assert np.array_equal(logits, whole)

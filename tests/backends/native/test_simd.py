@@ -166,8 +166,8 @@ def test_gelu_tanh(simd: Operation) -> None:
     x = np.linspace(-20, 20, 16 * 512, dtype=np.float32).reshape(-1, 16)
     wide = x.astype(np.float64)
     inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
-    # tanh(u) + 1 loses what is left of it far below 0; below -10 the result is less than 1e-37.
-    np.testing.assert_allclose(simd("gelu_tanh", x), wide / (1 + np.exp(-2 * inner)), rtol=1e-5, atol=1e-37)
+    # Far below 0 the exponent is large, and its rounding counts; below -10 the result is less than 1e-37.
+    np.testing.assert_allclose(simd("gelu_tanh", x), wide / (1 + np.exp(-2 * inner)), rtol=2e-5, atol=1e-37)
 
 
 @pytest.mark.parametrize("name", ["silu", "gelu_tanh"])

@@ -1,0 +1,383 @@
+"""Steps in flight: with any number of them everyone gets the same, and failures stay where they befall."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.engine.core import EngineCore
+from octavo.engine.executor import InprocExecutor
+from octavo.scheduler.request import Request
+from octavo.types.observer import ObservedRequest, Observer
+from octavo.types.outputs import EngineCoreOutput, FinishReason
+from octavo.types.requests import EngineCoreRequest
+from octavo.types.steps import ModelRunnerOutput, SchedulerOutput
+from tests.fakes import (
+    FakeExecutor,
+    generate_alone,
+    make_core,
+    make_params,
+    make_request,
+    run_to_end,
+    tokens_of,
+)
+
+MODEL_LEN = 10_000
+ANSWER = make_params(6, ignore_eos=True)
+DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
+IN_FLIGHT = pytest.mark.parametrize("depth", [2, 3])
+
+
+def a_request(name: str, length: int = 6, max_tokens: int = 6, **fields: object) -> EngineCoreRequest:
+    params = make_params(max_tokens, ignore_eos=True)
+    return make_request(name, [1000 + ord(name), *range(1, length)], params, **fields)
+
+
+def add(core: EngineCore, names: str) -> list[EngineCoreRequest]:
+    requests = [a_request(name) for name in names]
+    for request in requests:
+        core.add_request(request)
+    return requests
+
+
+def due(request: EngineCoreRequest) -> list[int]:
+    return generate_alone(request, MODEL_LEN)[0]
+
+
+def plans_of(core: EngineCore) -> list[SchedulerOutput]:
+    runner = core.executor.runner
+    assert isinstance(runner, FakeExecutor)
+    return runner.outputs
+
+
+def assert_nothing_is_left(core: EngineCore) -> None:
+    assert not core.has_unfinished_requests()
+    for _ in range(core.depth + 1):
+        assert core.step().outputs == []
+        core.scheduler.check()
+    assert not core.executor.runner.rows
+    assert core.scheduler.kv_cache.usage == 0
+
+
+# ------------------------------------------------------------------------------------------------ the same
+
+
+@DEPTHS
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_blocks": 100},
+        {"num_blocks": 100, "max_num_batched_tokens": 4},
+        {"num_blocks": 9},
+        {"num_blocks": 9, "enable_caching": False, "max_num_batched_tokens": 4},
+        {"num_blocks": 100, "max_num_seqs": 2},
+        {"num_blocks": 100, "max_model_len": 100, "enable_chunked_prefill": False},
+    ],
+    ids=["roomy", "chunked", "preempted", "recomputed", "in turn", "whole prompts"],
+)
+def test_everyone_gets_the_same_at_any_depth(depth: int, settings: dict[str, int]) -> None:
+    core = make_core(**settings, pipeline_depth=depth)
+    requests = [a_request(name, 3 + 2 * n, 12) for n, name in enumerate("abcd")]
+    for request in requests:
+        core.add_request(request)
+    news = run_to_end(core)
+    for request in requests:
+        mine = news[request.request_id]
+        assert tokens_of(mine) == due(request)
+        assert [output.finish_reason for output in mine] == [None] * 11 + [FinishReason.LENGTH]
+    assert_nothing_is_left(core)
+
+
+@DEPTHS
+def test_so_many_steps_are_in_flight_and_results_come_in_the_order_of_the_plans(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    core.add_request(a_request("a"))
+    for number in range(1, 4):
+        core.step()
+        assert len(plans_of(core)) == number + depth - 1
+    assert [plan.step for plan in plans_of(core)] == list(range(2 + depth))
+
+
+@IN_FLIGHT
+def test_the_next_step_is_planned_before_the_token_it_runs_is_known(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    core.add_request(a_request("a"))
+    core.step()
+    assert [plan.num_scheduled_tokens for plan in plans_of(core)] == [{"a": 6}] + [{"a": 1}] * (depth - 1)
+    assert core.scheduler.requests["a"].num_output_tokens == 1
+
+
+@DEPTHS
+def test_no_token_runs_that_is_known_to_come_after_the_end(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    core.add_request(a_request("a", 6, 4))
+    run_to_end(core)
+    assert sum(plan.total_num_scheduled_tokens for plan in plans_of(core)) == 6 + 3
+
+
+@DEPTHS
+def test_a_token_is_told_as_soon_as_its_step_is_through(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    core.add_request(a_request("a"))
+    assert [tokens_of(core.step().outputs) for _ in range(6)] == [[token] for token in due(a_request("a"))]
+
+
+# --------------------------------------------------------------------------------------- ends while in flight
+
+
+class Preemptions(Observer):
+    """How many tokens were on their way to each request that was preempted."""
+
+    def __init__(self) -> None:
+        self.num_tokens_on_their_way: list[int] = []
+
+    def request_preempted(self, request: ObservedRequest) -> None:
+        assert isinstance(request, Request)
+        self.num_tokens_on_their_way.append(request.num_output_placeholders)
+
+
+def ending_request() -> EngineCoreRequest:
+    """A request that ends before its length, by a token that nobody could foresee."""
+    params = make_params(50, ignore_eos=True, stop_token_ids=tuple(range(10)))
+    return next(
+        request
+        for request in (make_request("e", [seed, 2, 3], params) for seed in range(1, 100))
+        if len(due(request)) == 4
+    )
+
+
+@IN_FLIGHT
+def test_what_ran_after_a_token_that_ends_the_request_is_void(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    request = ending_request()
+    core.add_request(request)
+    other = a_request("b", 6, 12)
+    core.add_request(other)
+    news = run_to_end(core)
+    assert tokens_of(news["e"]) == due(request)
+    assert news["e"][-1].finish_reason is FinishReason.STOP
+    assert tokens_of(news["b"]) == due(other)
+    assert sum("e" in plan.num_scheduled_tokens for plan in plans_of(core)) > len(due(request))
+    assert_nothing_is_left(core)
+
+
+@IN_FLIGHT
+def test_another_request_may_have_the_row_blocks_and_name_of_one_with_a_step_in_flight(depth: int) -> None:
+    core = make_core(4, max_num_seqs=1, pipeline_depth=depth)
+    core.add_request(a_request("a", 9, 20))
+    core.step()
+    core.abort_requests(["a"])
+    again = make_request("a", [7] * 10, make_params(2, ignore_eos=True))
+    core.add_request(again)
+    assert tokens_of(run_to_end(core)["a"]) == due(again)
+    assert_nothing_is_left(core)
+
+
+@IN_FLIGHT
+def test_an_abort_voids_what_is_in_flight(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    requests = add(core, "ab")
+    first = core.step().outputs
+    assert [output.finish_reason for output in core.abort_requests(["a"])] == [FinishReason.ABORT]
+    core.scheduler.check()
+    news = run_to_end(core)
+    assert list(news) == ["b"]
+    assert tokens_of([first[1], *news["b"]]) == due(requests[1])
+    assert_nothing_is_left(core)
+
+
+@IN_FLIGHT
+def test_a_preempted_request_gets_the_tokens_that_were_on_their_way_once(depth: int) -> None:
+    core = make_core(7, pipeline_depth=depth)
+    requests = [a_request(name, 7, 12) for name in "ab"]
+    for request in requests:
+        core.add_request(request)
+    core.scheduler.observer = preemptions = Preemptions()
+    news = run_to_end(core)
+    assert any(preemptions.num_tokens_on_their_way)
+    for request in requests:
+        assert tokens_of(news[request.request_id]) == due(request)
+
+
+@IN_FLIGHT
+def test_a_token_on_its_way_may_end_the_request_that_was_preempted(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    request = ending_request()
+    core.add_request(request)
+    got: list[int] = []
+    while len(got) < len(due(request)) - 1:
+        got += tokens_of(core.step().outputs)
+    core.scheduler.preempt_all()
+    core.scheduler.check()
+    (last,) = core.step().outputs
+    assert (got + last.new_token_ids, last.finish_reason) == (due(request), FinishReason.STOP)
+    assert_nothing_is_left(core)
+
+
+@DEPTHS
+def test_resetting_the_cache_under_running_requests_keeps_every_token(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth, max_num_batched_tokens=8)
+    requests = [a_request(name, 3 + 4 * n, 10) for n, name in enumerate("abc")]
+    for request in requests:
+        core.add_request(request)
+    news: list[EngineCoreOutput] = []
+    for number in range(12):
+        news += core.step().outputs
+        if number % 3 == 2:
+            assert core.scheduler.running
+            assert not core.reset_prefix_cache()
+            assert core.reset_prefix_cache(reset_running_requests=True)
+            assert core.scheduler.kv_cache.usage == 0
+        core.scheduler.check()
+    for rest in run_to_end(core).values():
+        news += rest
+    for request in requests:
+        mine = [output for output in news if output.request_id == request.request_id]
+        assert tokens_of(mine) == due(request)
+    admitted = [new for plan in plans_of(core) for new in plan.scheduled_new_reqs]
+    assert len(admitted) > len(requests)
+    assert {new.num_prompt_tokens for new in admitted} == {3, 7, 11}
+
+
+@DEPTHS
+def test_a_reset_in_the_middle_brings_nothing_of_before_back(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    core.add_request(a_request("a", 30, 20))
+    core.step()
+    assert core.reset_prefix_cache(reset_running_requests=True)
+    run_to_end(core)
+    admitted = [new for plan in plans_of(core) for new in plan.scheduled_new_reqs]
+    assert [new.num_computed_tokens for new in admitted] == [0, 0]
+
+
+# -------------------------------------------------------------------------------------------------- failures
+
+
+@IN_FLIGHT
+@pytest.mark.parametrize("half", ["forward", "sample"])
+def test_a_step_that_fails_ends_its_requests_and_not_those_of_the_next_one(depth: int, half: str) -> None:
+    """With c only in the steps that were planned after the one that fails."""
+    core = make_core(100, pipeline_depth=depth, max_num_batched_tokens=12, long_prefill_token_threshold=0)
+    requests = add(core, "abc")  # 6 tokens each: a and b fill the first step
+    core.executor.runner.fails_in = half
+    failed = core.step().outputs
+    assert [(output.request_id, output.finish_reason) for output in failed] == [
+        ("a", FinishReason.ERROR),
+        ("b", FinishReason.ERROR),
+    ]
+    assert plans_of(core)[1].num_scheduled_tokens.keys() == set("abc")
+    core.scheduler.check()
+    news = run_to_end(core)
+    assert list(news) == ["c"]
+    assert tokens_of(news["c"]) == due(requests[2])
+    assert_nothing_is_left(core)
+
+
+@DEPTHS
+def test_what_a_failed_step_wrote_is_never_reused(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    prompt = list(range(1, 20))
+    core.add_request(make_request("fails", prompt, ANSWER))
+    core.executor.runner.fails_in = "sample"
+    core.step()
+    core.add_request(make_request("again", prompt, ANSWER))
+    news = run_to_end(core)["again"]
+    assert news[0].num_cached_tokens == 0
+    assert tokens_of(news) == due(make_request("alone", prompt, ANSWER))
+
+
+def test_nothing_is_shared_that_a_step_in_flight_has_yet_to_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core(100, pipeline_depth=2, max_num_batched_tokens=4)
+    runner = core.executor.runner
+    execute_model = runner.execute_model
+
+    def execute(output: SchedulerOutput) -> None:
+        runner.fails_in = "forward" if output.step == 1 else None
+        execute_model(output)
+
+    monkeypatch.setattr(runner, "execute_model", execute)
+    prompt = list(range(1, 14))
+    core.add_request(make_request("fails", prompt, ANSWER))
+    assert core.step().outputs == []
+    assert [output.finish_reason for output in core.step().outputs] == [FinishReason.ERROR]
+    core.add_request(make_request("again", prompt, ANSWER))
+    news = run_to_end(core)["again"]
+    assert news[0].num_cached_tokens == 4
+    assert tokens_of(news) == due(make_request("alone", prompt, ANSWER))
+
+
+@IN_FLIGHT
+def test_logits_that_are_no_numbers_end_one_request_while_its_next_step_is_in_flight(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    requests = add(core, "ab")
+    core.executor.runner.invalid.add(("a", 8))
+    news = run_to_end(core)
+    assert news["a"][-1].finish_reason is FinishReason.ERROR
+    assert tokens_of(news["a"]) == due(requests[0])[:2]
+    assert tokens_of(news["b"]) == due(requests[1])
+    core.add_request(make_request("again", requests[0].prompt_token_ids, ANSWER))
+    assert tokens_of(run_to_end(core)["again"]) == due(requests[0])
+    assert_nothing_is_left(core)
+
+
+@DEPTHS
+def test_an_interrupt_ends_the_step_it_hits_and_the_next_step_tells_of_it(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core(100, pipeline_depth=depth, max_num_batched_tokens=12, long_prefill_token_threshold=0)
+    requests = add(core, "abc")
+    sample_tokens = core.executor.runner.sample_tokens
+
+    def interrupted() -> ModelRunnerOutput:
+        try:
+            return sample_tokens()
+        except RuntimeError as error:
+            raise KeyboardInterrupt from error
+
+    core.executor.runner.fails_in = "sample"
+    monkeypatch.setattr(core.executor.runner, "sample_tokens", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        core.step()
+    core.scheduler.check()
+    news = run_to_end(core)
+    assert [output.finish_reason for output in news["a"] + news["b"]] == [FinishReason.ERROR] * 2
+    assert "KeyboardInterrupt" in str(news["a"][0].stop_reason)
+    assert tokens_of(news["c"]) == due(requests[2])
+    assert_nothing_is_left(core)
+
+
+@DEPTHS
+def test_a_step_that_cannot_be_planned_ends_everyone_and_the_engine_goes_on(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core(100, pipeline_depth=depth, max_num_seqs=2)
+    add(core, "abc")
+    core.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(core.scheduler, "_make_output", None)
+        news = core.step().outputs
+    assert {output.request_id: output.finish_reason for output in news} == dict.fromkeys(
+        "abc", FinishReason.ERROR
+    )
+    core.scheduler.check()
+    after = a_request("d")
+    core.add_request(after)
+    assert tokens_of(run_to_end(core)["d"]) == due(after)
+    assert_nothing_is_left(core)
+
+
+@IN_FLIGHT
+@pytest.mark.parametrize("num_blocks", [100, 9], ids=["roomy", "preempted"])
+def test_with_a_thread_everyone_gets_the_same(depth: int, num_blocks: int) -> None:
+    core = make_core(num_blocks, pipeline_depth=depth, max_num_batched_tokens=8)
+    core.executor = InprocExecutor(core.executor.runner, threaded=True)
+    requests = [a_request(name, 3 + 2 * n, 12) for n, name in enumerate("abcd")]
+    for request in requests:
+        core.add_request(request)
+    news = run_to_end(core)
+    for request in requests:
+        assert tokens_of(news[request.request_id]) == due(request)
+    assert not core.has_unfinished_requests()
+    while core._in_flight:
+        core.step()
+    core.step()
+    assert_nothing_is_left(core)
