@@ -7,6 +7,7 @@ import pytest
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.kv_cache.coordinator import CacheHit
+from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.constraint import create_constraints
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.scheduler import Scheduler
@@ -16,6 +17,7 @@ from tests.fakes import (
     FakeExecutor,
     generate_alone,
     make_core,
+    make_kv_config,
     make_params,
     make_request,
     run_to_end,
@@ -231,7 +233,22 @@ def in_the_middle(core: EngineCore) -> set[str]:
 def test_a_configuration_has_the_constraints_it_asks_for(
     settings: dict[str, object], names: list[str]
 ) -> None:
-    assert [type(each).__name__ for each in create_constraints(SchedulerConfig(**settings))] == names
+    kv_cache = KVCacheManager(make_kv_config(10))
+    assert [
+        type(each).__name__ for each in create_constraints(SchedulerConfig(**settings), kv_cache)
+    ] == names
+
+
+@pytest.mark.parametrize(
+    ("kind", "max_chunk", "names"),
+    [
+        ("window", 8, ["LongPrefill", "TokenBudget", "ChunkLimit"]),
+        ("recurrent", 2048, ["LongPrefill", "TokenBudget", "StepAlignment"]),
+    ],
+)
+def test_a_kv_cache_has_the_constraints_it_needs(kind: str, max_chunk: int, names: list[str]) -> None:
+    kv_cache = KVCacheManager(make_kv_config(10, kinds=[kind], max_chunk=max_chunk))
+    assert [type(each).__name__ for each in create_constraints(SchedulerConfig(), kv_cache)] == names
 
 
 def test_a_threshold_holds_only_beside_others() -> None:

@@ -395,7 +395,7 @@ def test_a_block_that_the_dropped_token_filled_is_hashed_anew() -> None:
     assert len(tokens_of(run_turn(core, a_turn([6, 7, 8, 9])))) == 6
     context = session.token_ids
     core.add_request(make_request("other", context[:10], SIX))
-    assert run_to_end(core)["other"][0].num_cached_tokens == 8
+    assert run_to_end(core)["other"][0].num_cached_tokens == 9
 
 
 def test_another_request_with_the_context_as_its_prompt_shares_the_sessions_blocks() -> None:
