@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Number
@@ -44,6 +45,7 @@ class LLM:
         self.engine = LLMEngine.from_config(self.config)
         self._num_requests = 0
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._dropped: list[str] = []  # ids of sessions that nobody holds any longer, closed or not
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -157,6 +159,7 @@ class LLM:
         self._num_requests += 1
         session = Session(request_id, self.engine, self._step, options)
         self._sessions[request_id] = session
+        weakref.finalize(session, self._dropped.append, request_id)
         return session
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -191,6 +194,8 @@ class LLM:
 
     def _step(self) -> list[RequestOutput]:
         """What is new after a step. Sessions get their outputs, whoever asked for the step."""
+        if self._dropped:
+            self.engine.abort_requests([self._dropped.pop() for _ in range(len(self._dropped))])
         outputs = self.engine.step()
         for output in outputs:
             if output.request_id in self._sessions:

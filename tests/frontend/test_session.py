@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,17 @@ def test_a_turn_that_ended_at_a_stop_string_goes_on_after_it(llm: LLM) -> None:
         second = session.generate("and more", GREEDY)
     context = [*first.prompt_token_ids, *tokens_of(first)[:-1], *second.prompt_token_ids]
     assert tokens_of(second) == at_once(llm, context, GREEDY)
+
+
+def test_a_session_that_is_dropped_without_a_close_is_ended(llm: LLM) -> None:
+    scheduler = llm.engine.client.core.scheduler
+    session = llm.session()
+    session.generate("x", GREEDY)
+    assert len(scheduler.requests) == 1
+    del session
+    gc.collect()
+    llm.generate("y", GREEDY, use_tqdm=False)
+    assert not scheduler.requests
 
 
 def test_what_was_computed_is_found_in_the_cache(llm: LLM) -> None:
