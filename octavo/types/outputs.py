@@ -189,5 +189,5 @@ class RequestOutput:
     finished: bool
     metrics: RequestMetrics
     prompt_logprobs: list[PositionLogprobs | None] | None = None  # nothing precedes the first: None
-    num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    num_cached_tokens: int = 0  # prompt tokens (a session's: with what was before) from the prefix cache
     seed: int | None = None  # the seed the sampling used (drawn at random where none was given)
