@@ -10,6 +10,7 @@ import random
 import pytest
 
 from octavo.engine.core import EngineCore
+from octavo.engine.statistics import Statistics
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.outputs import EngineCoreOutput
 from octavo.types.params import SamplingParams
@@ -134,14 +135,15 @@ def test_nothing_is_lost_over_thousands_of_short_requests() -> None:
 def test_what_a_preemption_recomputes_is_no_cache_hit() -> None:
     """Random prompts that share nothing, in a cache too small for all."""
     core = make_core(9, max_num_seqs=8)
+    core.scheduler.observer = Statistics(core.scheduler)
     prompts = [[100 * number + 7, *range(6)] for number in range(1, 7)]
     news = ask(core, prompts, make_params(14, ignore_eos=True))
-    assert any(plan.preempted_req_ids for plan in executor_of(core).outputs)
-    resumed = [
-        r for plan in executor_of(core).outputs for r in plan.scheduled_new_reqs if r.num_computed_tokens
-    ]
-    assert resumed, "preempted requests do find their own blocks"
     assert [output.num_cached_tokens for output in news] == [0] * 6
+    stats = core.step().scheduler_stats
+    assert stats is not None
+    counts = stats.prefix_cache
+    assert (counts.requests, counts.queries, counts.hits) == (6, 6 * 7, 0)
+    assert counts.preempted_hits, "preempted requests do find their own blocks"
 
 
 def test_a_prefix_that_is_evicted_while_its_request_waits_is_computed_again() -> None:
