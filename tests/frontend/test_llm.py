@@ -367,12 +367,12 @@ def test_output_that_cannot_be_processed_leaves_no_ghost_and_harms_nobody(
 ) -> None:
     from octavo.frontend.detokenizer import IncrementalDetokenizer
 
-    params = [GREEDY, msgspec.structs.replace(GREEDY, max_tokens=5)]
+    params = [GREEDY, msgspec.structs.replace(GREEDY, max_tokens=50)]
     expected = llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].text
     update = IncrementalDetokenizer.update
 
     def fail(self: Any, *args: Any) -> Any:
-        if self._params.max_tokens == 5:
+        if self._params.max_tokens == 50:
             raise ValueError("a bad day")
         return update(self, *args)
 

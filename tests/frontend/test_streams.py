@@ -159,6 +159,8 @@ def test_users_who_leave_at_any_moment_disturb_nobody(
             assert output.request_id not in gone | finished
             heard.add(output.request_id)
             finished |= {output.request_id} if output.finished else set()
+        here = {f"r{earlier}" for earlier in range(number + 1)} - gone - finished
+        assert {core_id.split(".")[0] for core_id in scheduler_of(engine).requests} == here
     finished |= drain(engine).keys()
     assert finished | gone == {f"r{number}" for number in range(500)}
     assert min(len(gone - heard), len(gone & heard - finished), len(gone & finished)) > 20, "at any moment"
