@@ -85,9 +85,10 @@ class Scheduler(RequestLifecycle):
             and (queue := self._select_waiting_queue_for_scheduling()) is not None
         ):
             request = queue.peek_request()
+            if request.num_in_flight_tokens:
+                break  # preempted with a token on its way: it comes back with that, and before anyone begins
             hit = self.kv_cache.get_computed_blocks(request)
-            # One that was preempted with a token on its way comes back with that token.
-            count = 0 if request.num_in_flight_tokens else self._share(request, hit.num_tokens, budget)
+            count = self._share(request, hit.num_tokens, budget)
             if count == 0 and not budget.stopped:
                 passed_over.append(queue.pop_request())
                 continue

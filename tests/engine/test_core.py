@@ -233,3 +233,35 @@ def test_aborts_that_race_with_ends() -> None:
         <= {*FinishReason} - {FinishReason.ERROR}
     )
     assert_nothing_is_left(core)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_of_a_thousand_that_wait_all_are_answered_but_those_that_are_cancelled(
+    policy: str, depth: int
+) -> None:
+    rng = random.Random(3)
+    core = make_core(200, max_num_seqs=32, scheduling_policy=policy, pipeline_depth=depth)
+    requests = {
+        f"r{number}": make_request(f"r{number}", [number % 40 + 1] * 5, ANSWER, arrival_time=float(number))
+        for number in range(1000)
+    }
+    add(core, list(requests.values()))
+    to_cancel = rng.sample(list(requests), 900)
+    tokens: dict[str, list[int]] = {name: [] for name in requests}
+    ended: dict[str, FinishReason] = {}
+    while core.has_unfinished_requests():
+        cancelled = [to_cancel.pop() for _ in range(min(rng.choice([0, 1, 40, 80]), len(to_cancel)))]
+        for output in [*core.abort_requests(cancelled), *core.step().outputs]:
+            assert output.request_id not in ended
+            tokens[output.request_id] += output.new_token_ids
+            if output.finish_reason is not None:
+                ended[output.request_id] = output.finish_reason
+        assert all(name in ended for name in cancelled)
+        core.scheduler.check()
+    assert ended.keys() == requests.keys()
+    assert 100 <= list(ended.values()).count(FinishReason.LENGTH) < 500
+    for name, reason in ended.items():
+        due = generate_alone(requests[name], 10_000)[0]
+        assert tokens[name] == (due if reason is FinishReason.LENGTH else due[: len(tokens[name])])
+    assert_nothing_is_left(core)

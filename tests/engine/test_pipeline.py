@@ -198,6 +198,17 @@ def test_a_preempted_request_gets_the_tokens_that_were_on_their_way_once(depth: 
         assert tokens_of(news[request.request_id]) == due(request)
 
 
+@DEPTHS
+def test_whoever_was_preempted_with_tokens_on_their_way_comes_back_before_anyone_begins(depth: int) -> None:
+    core = make_core(100, max_num_seqs=2, pipeline_depth=depth)
+    add(core, "abcd")
+    core.step()
+    core.scheduler.preempt_all()
+    run_to_end(core)
+    admitted = [request.req_id for plan in plans_of(core) for request in plan.scheduled_new_reqs]
+    assert admitted == [*"ab", *"ab", *"cd"]
+
+
 @IN_FLIGHT
 def test_a_token_on_its_way_may_end_the_request_that_was_preempted(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -44,8 +45,10 @@ def assert_idle(llm: LLM) -> None:
 
 
 def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
-    prompts = [f"{'long ' * (index % 5)}prompt {index % 7}" for index in range(40)]
-    outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+    prompts = [f"{'long ' * (index % 5)}prompt {index % 7}" for index in range(200)]
+    # Those that come later often end earlier.
+    params = [msgspec.structs.replace(GREEDY, max_tokens=6 - index % 5) for index in range(200)]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
     assert [output.prompt for output in outputs] == prompts
     texts: dict[str, set[str]] = {}
     for output in outputs:
@@ -359,16 +362,25 @@ def test_logits_that_are_not_numbers_end_only_their_own_request(
     assert_idle(llm)
 
 
-def test_output_that_cannot_be_processed_leaves_no_ghost(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_cannot_be_processed_leaves_no_ghost_and_harms_nobody(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from octavo.frontend.detokenizer import IncrementalDetokenizer
 
-    def fail(self: Any, *args: Any) -> None:
-        raise ValueError("a bad day")
+    params = [GREEDY, msgspec.structs.replace(GREEDY, max_tokens=50)]
+    expected = llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].text
+    update = IncrementalDetokenizer.update
+
+    def fail(self: Any, *args: Any) -> Any:
+        if self._params.max_tokens == 50:
+            raise ValueError("a bad day")
+        return update(self, *args)
 
     monkeypatch.setattr(IncrementalDetokenizer, "update", fail)
     for _ in range(20):
-        answer = llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0]
-        assert (answer.finish_reason, answer.stop_reason) == ("error", "ValueError: a bad day")
+        good, bad = (output.outputs[0] for output in llm.generate(["a", "b"], params, use_tqdm=False))
+        assert (bad.finish_reason, bad.stop_reason) == ("error", "ValueError: a bad day")
+        assert good.text == expected
         assert_idle(llm)
 
 

@@ -9,6 +9,7 @@ from types import FrameType
 import pytest
 
 from octavo.cli.bench_scheduler import SchedulerCase, measure, render
+from octavo.scheduler.request import RequestStatus
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.params import RepetitionDetectionParams
 from octavo.types.steps import ModelRunnerOutput
@@ -31,6 +32,11 @@ def step(scheduler: Scheduler) -> None:
 
 def cost_of_a_step(scheduler: Scheduler) -> int:
     """Bytecode instructions of Octavo that the next step executes."""
+    return cost_of(lambda: step(scheduler))
+
+
+def cost_of(work: Callable[[], object]) -> int:
+    """Bytecode instructions of Octavo that `work` executes."""
     count = 0
 
     def tally(frame: FrameType, event: str, arg: object) -> TraceFunction | None:
@@ -44,7 +50,7 @@ def cost_of_a_step(scheduler: Scheduler) -> int:
     before = sys.gettrace()
     sys.settrace(tally)
     try:
-        step(scheduler)
+        work()
     finally:
         sys.settrace(before)
     return count
@@ -82,6 +88,15 @@ def test_a_step_costs_the_same_after_twenty_and_after_a_thousand_tokens(num_runn
 
 def test_a_step_costs_the_same_with_ten_and_with_thousands_waiting() -> None:
     assert cost_of_a_step(running(3, 10, 12)) == cost_of_a_step(running(3, 5000, 12))
+
+
+def test_cancelling_many_at_once_costs_in_proportion_to_how_many_wait() -> None:
+    def cost(num_waiting: int) -> int:
+        scheduler = running(3, num_waiting, 12)
+        cancelled = [f"w{number}" for number in range(num_waiting) if number % 10]
+        return cost_of(lambda: scheduler.finish_requests(cancelled, RequestStatus.FINISHED_ABORTED))
+
+    assert 0 < cost(2000) < 2.1 * cost(1000)
 
 
 def test_the_benchmark_measures_the_load_it_names() -> None:

@@ -60,14 +60,13 @@ def test_a_request_that_outgrows_the_cache_alone_ends_there_with_all_its_tokens(
     assert num_preemptions(core) == {}
 
 
-def test_the_last_to_come_gives_way_and_is_the_first_to_come_back() -> None:
-    core = make_core(8, max_num_seqs=8)
-    requests = [a_request(name, 7, 10, arrival_time=float(n)) for n, name in enumerate("abcd")]
-    run(core, requests)
-    assert num_preemptions(core).keys() <= {"b", "c", "d"}
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_the_last_to_come_gives_way_first_and_comes_back_before_anyone_begins(policy: str) -> None:
+    core = make_core(8, max_num_seqs=8, scheduling_policy=policy)
+    run(core, [a_request(name, 7, 10, arrival_time=float(n)) for n, name in enumerate("abcd")])
+    assert [req_id for plan in plans(core) for req_id in plan.preempted_req_ids] == ["c", "b"]
     admitted = [request.req_id for plan in plans(core) for request in plan.scheduled_new_reqs]
-    first = list(dict.fromkeys(admitted))
-    assert first == ["a", "b", "c", "d"]
+    assert admitted == [*"abc", *"bc", "d"]
 
 
 def test_a_step_that_preempts_admits_nobody() -> None:

@@ -10,6 +10,7 @@ import random
 import pytest
 
 from octavo.engine.core import EngineCore
+from octavo.engine.statistics import Statistics
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.outputs import EngineCoreOutput
 from octavo.types.params import SamplingParams
@@ -134,28 +135,28 @@ def test_nothing_is_lost_over_thousands_of_short_requests() -> None:
 def test_what_a_preemption_recomputes_is_no_cache_hit() -> None:
     """Random prompts that share nothing, in a cache too small for all."""
     core = make_core(9, max_num_seqs=8)
+    core.scheduler.observer = Statistics(core.scheduler)
     prompts = [[100 * number + 7, *range(6)] for number in range(1, 7)]
     news = ask(core, prompts, make_params(14, ignore_eos=True))
-    assert any(plan.preempted_req_ids for plan in executor_of(core).outputs)
-    resumed = [
-        r for plan in executor_of(core).outputs for r in plan.scheduled_new_reqs if r.num_computed_tokens
-    ]
-    assert resumed, "preempted requests do find their own blocks"
     assert [output.num_cached_tokens for output in news] == [0] * 6
+    stats = core.step().scheduler_stats
+    assert stats is not None
+    counts = stats.prefix_cache
+    assert (counts.requests, counts.queries, counts.hits) == (6, 6 * 7, 0)
+    assert counts.preempted_hits, "preempted requests do find their own blocks"
 
 
 def test_a_prefix_that_is_evicted_while_its_request_waits_is_computed_again() -> None:
-    core = make_core(9, max_num_seqs=1)
+    core = make_core(9, max_num_seqs=2)
     prompt = list(range(1, 18))
     ask(core, [prompt])
-    core.add_request(
-        make_request("other", list(range(100, 128)), make_params(2, ignore_eos=True), arrival_time=0.0)
-    )
+    core.add_request(make_request("other", list(range(100, 113)), make_params(13, ignore_eos=True)))
     core.add_request(make_request("waits", prompt, ANSWER, arrival_time=1.0))
-    waiting = core.scheduler.requests["waits"]
-    assert core.scheduler.kv_cache.get_computed_blocks(waiting).num_tokens == 16
+    core.step()
+    waiting = core.scheduler.waiting.peek_request()
+    assert core.scheduler.kv_cache.get_computed_blocks(waiting).num_tokens == 16, "as when it was looked at"
     news = run_to_end(core)["waits"]
-    assert news[-1].num_cached_tokens < 16
+    assert news[-1].num_cached_tokens == 4, "what the other one had not yet taken"
     assert tokens_of(news) == generate_alone(make_request("alone", prompt, ANSWER), 1000)[0]
 
 

@@ -1,0 +1,167 @@
+"""Many streams at once: what each says does not depend on the others, on preemptions, or on who leaves."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.config import EngineConfig
+from octavo.frontend.llm_engine import LLMEngine
+from octavo.scheduler.request import Request
+from octavo.scheduler.scheduler import Scheduler
+from octavo.types.options import RequestOptions
+from octavo.types.outputs import CompletionOutput, RequestOutput
+from octavo.types.params import RequestOutputKind, SamplingParams
+from tests.native import BACKENDS
+
+SLOW = {f"slow {number}": RequestOptions(priority=9) for number in range(4)}
+URGENT = {f"urgent {number}": RequestOptions(priority=0) for number in range(2)}
+
+
+def make_engine(model: Path, **settings: Any) -> LLMEngine:
+    defaults = {"block_size": 16, "max_model_len": 64, "kv_cache_memory": "8MiB"}
+    return LLMEngine.from_config(EngineConfig.from_settings(model=str(model), **{**defaults, **settings}))
+
+
+def scheduler_of(engine: LLMEngine) -> Scheduler:
+    return engine.client.core.scheduler
+
+
+def make_params(seed: int, max_tokens: int, **fields: Any) -> SamplingParams:
+    kind = RequestOutputKind.DELTA
+    return SamplingParams(
+        temperature=0.9, seed=seed, max_tokens=max_tokens, ignore_eos=True, output_kind=kind, **fields
+    )
+
+
+def drain(engine: LLMEngine) -> dict[str, list[RequestOutput]]:
+    """Step to the end; what each stream says."""
+    streams: dict[str, list[RequestOutput]] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            streams.setdefault(output.request_id, []).append(output)
+    assert_idle(engine)
+    return streams
+
+
+def assert_idle(engine: LLMEngine) -> None:
+    scheduler = scheduler_of(engine)
+    scheduler.check()
+    assert not scheduler.has_unfinished_requests()
+    assert scheduler.kv_cache.usage == 0
+
+
+def whole(stream: list[RequestOutput]) -> tuple[Any, ...]:
+    """What a stream adds up to."""
+    parts: list[CompletionOutput] = [output.outputs[0] for output in stream]
+    assert [output.finished for output in stream] == [False] * (len(stream) - 1) + [True]
+    return (
+        "".join(part.text for part in parts),
+        [token_id for part in parts for token_id in part.token_ids],
+        [place for part in parts for place in part.logprobs or []],
+        parts[-1].finish_reason,
+        parts[-1].stop_reason,
+    )
+
+
+def late_stop(text: str) -> str:
+    """Two characters that a text ends with, more or less, and that it has nowhere before."""
+    pairs = [text[start : start + 2] for start in reversed(range(len(text) - 1))]
+    return next(pair for pair in pairs if pair.isascii() and text.count(pair) == 1)
+
+
+@pytest.fixture
+def preempted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """By request, the tokens it had generated when it was last preempted."""
+    lengths: dict[str, int] = {}
+    original = Scheduler._preempt
+
+    def noting(self: Scheduler, victim: Request) -> None:
+        lengths[victim.request_id.split(".")[0]] = victim.num_output_tokens
+        original(self, victim)
+
+    monkeypatch.setattr(Scheduler, "_preempt", noting)
+    return lengths
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_preempted_streams_say_what_each_says_alone(
+    tiny_model: Path, preempted: dict[str, int], backend: str, depth: int
+) -> None:
+    names = {**SLOW, **URGENT}
+    params = {name: make_params(seed, 34, logprobs=2) for seed, name in enumerate(names)}
+    roomy = make_engine(tiny_model, backend=backend)
+    alone = {}
+    for name in names:
+        roomy.add_request(name, f"{name} {'x' * 20}", params[name])
+        text = whole(drain(roomy)[name])[0]
+        params[name] = make_params(params[name].seed, 34, logprobs=2, stop=[late_stop(text)])
+        roomy.add_request(name, f"{name} {'x' * 20}", params[name])
+        alone[name] = whole(drain(roomy)[name])
+    assert not preempted
+    small = make_engine(
+        tiny_model,
+        backend=backend,
+        pipeline_depth=depth,
+        scheduling_policy="priority",
+        max_num_seqs=4,
+        num_blocks_override=13,  # for three
+    )
+    early: dict[str, list[RequestOutput]] = {name: [] for name in names}
+    for name, options in SLOW.items():
+        small.add_request(name, f"{name} {'x' * 20}", params[name], options)
+    for _ in range(6):
+        for output in small.step():
+            early[output.request_id].append(output)
+    for name, options in URGENT.items():
+        small.add_request(name, f"{name} {'x' * 20}", params[name], options)
+    late = drain(small)
+    assert {name: whole(early[name] + late[name]) for name in names} == alone
+    assert {finish_reason for *_, finish_reason, _ in alone.values()} == {"stop"}
+    assert all(len(logprobs) == len(token_ids) for _, token_ids, logprobs, _, _ in alone.values())
+    assert preempted
+    assert preempted.keys() <= SLOW.keys()
+    assert all(0 < length < len(alone[name][1]) for name, length in preempted.items())
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+@pytest.mark.parametrize("num_answers", [1, 2])
+def test_cached_tokens_are_those_of_the_prompt_once_however_it_is_told(
+    tiny_model: Path, kind: RequestOutputKind, num_answers: int
+) -> None:
+    engine = make_engine(tiny_model)
+    params = SamplingParams(n=num_answers, max_tokens=3, ignore_eos=True, output_kind=kind)
+    for name, expected in (("cold", 0), ("warm", 49)):
+        engine.add_request(name, "x" * 50, params)
+        outputs = drain(engine)[name]
+        assert {output.num_cached_tokens for output in outputs} == {expected}
+        assert outputs[-1].finished
+
+
+def test_users_who_leave_at_any_moment_disturb_nobody(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(1)
+    engine = make_engine(tiny_model, max_num_seqs=8)
+    heard: set[str] = set()
+    gone: set[str] = set()
+    finished: set[str] = set()
+    for number in range(500):
+        engine.add_request(f"r{number}", f"{number % 7}", make_params(number, rng.randint(1, 3)))
+        leavers = {f"r{rng.randint(max(number - 5, 0), number)}" for _ in range(rng.randint(0, 2))}
+        engine.abort_requests(leavers)
+        gone |= leavers
+        for output in engine.step():
+            assert output.request_id not in gone | finished
+            heard.add(output.request_id)
+            finished |= {output.request_id} if output.finished else set()
+        here = {f"r{earlier}" for earlier in range(number + 1)} - gone - finished
+        assert {core_id.split(".")[0] for core_id in scheduler_of(engine).requests} == here
+    finished |= drain(engine).keys()
+    assert finished | gone == {f"r{number}" for number in range(500)}
+    assert min(len(gone - heard), len(gone & heard - finished), len(gone & finished)) > 20, "at any moment"
+    assert not caplog.records
