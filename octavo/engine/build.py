@@ -54,6 +54,14 @@ def build_engine(
     if config.model.max_model_len == AUTO:
         max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
     check_fits(kv_config, max_model_len)
+    logger.info(
+        "the KV cache has %d blocks of %d tokens (%.0f MiB): room for %.1f sequences of %d tokens",
+        kv_config.num_blocks,
+        config.cache.block_size,
+        kv_config.total_bytes / 2**20,
+        (kv_config.num_blocks - 1) / kv_config.num_blocks_for(max_model_len),
+        max_model_len,
+    )
     backend.allocate_kv_cache(kv_config)
 
     parts = Parts(config, backend, vocab_size)
