@@ -139,6 +139,18 @@ def test_a_step_in_flight_takes_from_the_end_of_the_one_before() -> None:
     assert timed.estimate(1, 1) == pytest.approx(0.02)
 
 
+def test_the_time_in_which_nobody_asks_for_the_result_of_a_step_in_flight_is_nobodys() -> None:
+    timed = Timed()
+    first = timed.plan(1)
+    for _ in range(50):
+        timed.clock.now += 1000.0
+        second = timed.plan(1)
+        timed.clock.now += 0.02
+        timed.done(first)
+        first = second
+    assert timed.estimate(1, 1) == pytest.approx(0.02)
+
+
 def test_steps_of_no_tokens_do_not_count() -> None:
     timed = Timed()
     timed.learn(0.02, 0.001)
