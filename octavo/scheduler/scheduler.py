@@ -221,7 +221,7 @@ class Scheduler(RequestLifecycle):
         """A step could not be run, or not be taken in: those of its requests that have not ended end with an
         error. Others go on.
         """
-        planned = self._in_flight.pop(output.step)
+        planned = self._in_flight.pop(output.step, [])  # nothing, where all of it had been taken in
         ids = [share.request.request_id for share in planned if not share.is_void]
         self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
 
@@ -235,8 +235,8 @@ class Scheduler(RequestLifecycle):
     def take_news(self, output: SchedulerOutput | None) -> EngineCoreOutputs:
         """What has not been told yet, after the step `output` (None: it could not be planned)."""
         outputs = EngineCoreOutputs(self._news)
-        self._news = []
         self.observer.step_done(output, outputs)
+        self._news = []  # last: what an interrupt keeps from being told now is told after the next step
         return outputs
 
     def check(self) -> None:

@@ -346,6 +346,24 @@ def test_an_interrupt_ends_the_step_it_hits_and_the_next_step_tells_of_it(
 
 
 @DEPTHS
+def test_an_interrupt_after_the_results_are_in_loses_no_news(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    (request,) = add(core, "a")
+
+    def interrupted(*told: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core.scheduler.observer, "step_done", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            core.step()
+    assert tokens_of(run_to_end(core)["a"]) == due(request)
+    assert_nothing_is_left(core)
+
+
+@DEPTHS
 def test_a_step_that_cannot_be_planned_ends_everyone_and_the_engine_goes_on(
     depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
