@@ -115,6 +115,21 @@ def test_no_token_runs_that_is_known_to_come_after_the_end(depth: int) -> None:
 
 
 @DEPTHS
+def test_who_observes_an_end_sees_every_token(depth: int) -> None:
+    lengths = []
+
+    class Lengths(Observer):
+        def request_finished(self, request: ObservedRequest) -> None:
+            lengths.append(request.num_tokens)
+
+    core = make_core(100, pipeline_depth=depth)
+    core.scheduler.observer = Lengths()
+    core.add_request(a_request("a", 6, 4))
+    run_to_end(core)
+    assert lengths == [6 + 4]
+
+
+@DEPTHS
 def test_a_token_is_told_as_soon_as_its_step_is_through(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)
     core.add_request(a_request("a"))
