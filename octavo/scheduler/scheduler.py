@@ -22,7 +22,7 @@ from octavo.scheduler.lifecycle import RequestLifecycle
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.request_queue import RequestQueue
 from octavo.scheduler.update import ScheduledTurn, take_in
-from octavo.types.observer import Observer
+from octavo.types.observer import NOBODY, Observer
 from octavo.types.outputs import EngineCoreOutputs
 from octavo.types.steps import BlockIds, ModelRunnerOutput, PauseState, SchedulerOutput
 
@@ -36,10 +36,10 @@ class Scheduler(RequestLifecycle):
         kv_cache: KVCacheManager,
         max_model_len: int,
         constraints: Sequence[Constraint] = (),
-        observer: Observer | None = None,
+        observer: Observer = NOBODY,
     ) -> None:
         all_constraints = [*constraints, *create_constraints(config, kv_cache)]
-        super().__init__(config, kv_cache, max_model_len, all_constraints, observer or Observer())
+        super().__init__(config, kv_cache, max_model_len, all_constraints, observer)
         _check_chunking(config, self.max_model_len)
         self._in_flight: dict[int, list[ScheduledTurn]] = {}  # by the step's number, the oldest first
         self._num_steps = 0

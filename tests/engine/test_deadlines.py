@@ -9,6 +9,7 @@ from octavo.engine.deadlines import LEAST_STEPS, Deadlines, StepTimes
 from octavo.errors import RequestError
 from octavo.types.outputs import EngineCoreOutputs, FinishReason
 from octavo.types.steps import CachedRequestData, PauseState, SchedulerOutput
+from tests.engine.observed import Clock
 from tests.fakes import (
     FakeExecutor,
     generate_alone,
@@ -24,21 +25,11 @@ from tests.fakes import (
 FOREVER = make_params(1000, ignore_eos=True)
 
 
-class Clock:
-    """Stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Timed:
     """`StepTimes` that is told of steps of a chosen length."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = Clock(100.0)
         self.step_times = StepTimes(self.clock)
         self.num_planned = 0
 
@@ -227,7 +218,7 @@ def test_a_request_without_a_deadline_has_all_the_time() -> None:
 
 
 def test_a_deadline_that_is_past_is_refused_whatever_is_known() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     assert not fits(Deadlines(clock, StepTimes(clock), 10), 0.0)
 
 
@@ -246,7 +237,7 @@ def test_a_refused_request_is_never_queued() -> None:
 
 
 def a_core(**settings: object) -> tuple[EngineCore, Clock]:
-    clock = Clock()
+    clock = Clock(100.0)
     step_times = StepTimes(clock)
     scheduler = make_scheduler(make_kv_config(100), **settings)
     scheduler.observer = step_times
