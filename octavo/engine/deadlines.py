@@ -6,7 +6,6 @@ Knows the clock it is given, and of the scheduler only what an observer is told.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable
 from itertools import count
 
@@ -24,31 +23,27 @@ class StepTimes(Observer):
     """How long a step takes, as a fixed time and a time a token: a straight line through the last steps.
 
     Least squares with weights that fade (Recursive Least Squares with exponential forgetting, in sums).
+
+    A step counts from when the core was last heard of before its end: with steps in flight that leaves out
+    the core's own work, which overlaps with them, and also the time in which nobody asked for a result.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._begun: deque[tuple[int, float]] = deque()  # steps in flight: number, when planned
-        self._last_done = 0.0
+        self._last_heard = 0.0
         self._num_steps = 0
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def step_planned(self, output: SchedulerOutput) -> None:
-        """A step begins, or waits for the one before it."""
-        self._begun.append((output.step, self._clock()))
+        """A step begins, or waits for those before it."""
+        self._last_heard = self._clock()
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
         """The oldest step in flight is through."""
         now = self._clock()
-        if output is None:
-            return
-        while True:
-            step, planned = self._begun.popleft()
-            if step == output.step:
-                break  # those before it were interrupted, and are not told of
-        if output.total_num_scheduled_tokens:
-            self._add(output.total_num_scheduled_tokens, now - max(planned, self._last_done))
-        self._last_done = now
+        if output is not None and output.total_num_scheduled_tokens:
+            self._add(output.total_num_scheduled_tokens, now - self._last_heard)
+        self._last_heard = now
 
     def estimate_s(self, num_tokens: int, num_steps: int) -> float:
         """Seconds that so many tokens in so many steps take at least; 0 while too little is known."""

@@ -76,8 +76,12 @@ class LLM:
         prompts = _as_prompts(prompts)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        given: dict[str, Any] = {"sampling_params": sampling_params, "priority": priority, "tenant": tenant}
-        given["deadline_s"] = deadline_s
+        given: dict[str, Any] = {
+            "sampling_params": sampling_params,
+            "priority": priority,
+            "tenant": tenant,
+            "deadline_s": deadline_s,
+        }
         columns = [_one_each(name, value, len(prompts)) for name, value in given.items()]
         requests = []
         for index, (prompt, params, urgency, who, seconds) in enumerate(zip(prompts, *columns, strict=True)):
@@ -198,8 +202,9 @@ class LLM:
             self.engine.abort_requests([self._dropped.pop() for _ in range(len(self._dropped))])
         outputs = self.engine.step()
         for output in outputs:
-            if output.request_id in self._sessions:
-                self._sessions[output.request_id].take(output)
+            session = self._sessions.get(output.request_id)
+            if session is not None:
+                session.take(output)
         return outputs
 
 

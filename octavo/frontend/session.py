@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.errors import RequestError
 from octavo.frontend.input_processor import Prompt
+from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import RequestOutput
@@ -50,10 +51,16 @@ class Session:
         self._num_turns_awaited += 1
 
     def stream(self) -> Iterator[RequestOutput]:
-        """The outputs of all turns appended so far, as they come. The engine runs while one is waited for."""
+        """The outputs of all turns appended so far, as they come. The engine runs while one is waited for.
+
+        Ctrl-C ends the wait after the current step. The turns are not lost: another `stream` goes on.
+        """
         while self._outputs or self._num_turns_awaited:
             while not self._outputs:
-                self._step()
+                with deferred_interrupt() as was_interrupted:
+                    self._step()
+                if was_interrupted():
+                    raise KeyboardInterrupt
             yield self._outputs.popleft()
 
     def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> RequestOutput:

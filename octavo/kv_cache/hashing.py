@@ -19,6 +19,7 @@ import msgspec
 from octavo.types.requests import MediaSpan
 
 NO_DIGEST = b""
+NO_PARENT = bytes(hashlib.sha256().digest_size)  # stands for the parent's digest in that of a first block
 TOKEN_BYTES = 4
 
 
@@ -47,7 +48,7 @@ def hash_block(parent_digest: bytes, token_ids: Sequence[int], extra_keys: bytes
     """Hash one full block. `parent_digest` is NO_DIGEST for the first block of a sequence."""
     token_bytes = encode_tokens(token_ids)
     # The lengths of parent and tokens are fixed, so plain concatenation is unambiguous.
-    digest = hashlib.sha256(parent_digest + token_bytes + extra_keys).digest()
+    digest = hashlib.sha256((parent_digest or NO_PARENT) + token_bytes + extra_keys).digest()
     return BlockHash(digest, token_bytes, extra_keys)
 
 

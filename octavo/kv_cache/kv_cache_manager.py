@@ -9,10 +9,8 @@ from octavo.kv_cache.block import KVCacheBlock
 from octavo.kv_cache.coordinator import CacheHit, KVCacheCoordinator, RequestBlocks
 from octavo.kv_cache.hashing import HashedRequest, encode_extra_keys, encode_tokens, extend_block_hashes
 from octavo.types.kv import KVCacheConfig
-from octavo.types.observer import Observer
+from octavo.types.observer import NOBODY, Observer
 from octavo.types.steps import BlockIds
-
-NOBODY = Observer()
 
 
 class CacheableRequest(HashedRequest, Protocol):

@@ -61,14 +61,16 @@ class KVEventsObserver(Observer):
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
         """See `Observer`."""
-        if self._events:
-            self._hand_over()
+        self._hand_over()
 
     def close(self) -> None:
         """See `Observer`. What is left is published."""
+        self._hand_over()
         self._closer()
 
     def _hand_over(self) -> None:
+        if not self._events:
+            return
         self._journal.append(self._events)
         self._events = []
         self._publisher.wake()

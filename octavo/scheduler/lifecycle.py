@@ -197,8 +197,8 @@ class RequestLifecycle:
         self.policy.end(request)
         if request.row >= 0:
             self._release(request)
-        request.end_turn()
         self.observer.request_finished(request)
+        request.end_turn()
 
     def _release(self, request: Request) -> None:
         """Give back row and blocks. What was computed can be found in the cache, unless it may be garbage."""

@@ -96,9 +96,8 @@ class Request:
         self.cache_salt = request.cache_salt
         self.adapter = request.adapter
         self.resumable = request.resumable
-        self.streaming_queue: deque[EngineCoreRequest] = (
-            deque()
-        )  # turns to come; one not resumable is the end
+        # Turns to come; one that is not resumable is the end.
+        self.streaming_queue: deque[EngineCoreRequest] = deque()
         self.turn = 0  # grows when a turn ends: what was planned before is void
         self.row = -1  # in the worker, while RUNNING
         self.num_preemptions = 0

@@ -22,7 +22,7 @@ from octavo.scheduler.lifecycle import RequestLifecycle
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.request_queue import RequestQueue
 from octavo.scheduler.update import ScheduledTurn, take_in
-from octavo.types.observer import Observer
+from octavo.types.observer import NOBODY, Observer
 from octavo.types.outputs import EngineCoreOutputs
 from octavo.types.steps import BlockIds, ModelRunnerOutput, PauseState, SchedulerOutput
 
@@ -36,10 +36,10 @@ class Scheduler(RequestLifecycle):
         kv_cache: KVCacheManager,
         max_model_len: int,
         constraints: Sequence[Constraint] = (),
-        observer: Observer | None = None,
+        observer: Observer = NOBODY,
     ) -> None:
         all_constraints = [*constraints, *create_constraints(config, kv_cache)]
-        super().__init__(config, kv_cache, max_model_len, all_constraints, observer or Observer())
+        super().__init__(config, kv_cache, max_model_len, all_constraints, observer)
         _check_chunking(config, self.max_model_len)
         self._in_flight: dict[int, list[ScheduledTurn]] = {}  # by the step's number, the oldest first
         self._num_steps = 0
@@ -222,7 +222,7 @@ class Scheduler(RequestLifecycle):
         """A step could not be run, or not be taken in: those of its requests that have not ended end with an
         error. Others go on.
         """
-        planned = self._in_flight.pop(output.step)
+        planned = self._in_flight.pop(output.step, [])  # nothing, where all of it had been taken in
         ids = [share.request.request_id for share in planned if not share.is_void]
         self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
 
@@ -236,8 +236,8 @@ class Scheduler(RequestLifecycle):
     def take_news(self, output: SchedulerOutput | None) -> EngineCoreOutputs:
         """What has not been told yet, after the step `output` (None: it could not be planned)."""
         outputs = EngineCoreOutputs(self._news)
-        self._news = []
         self.observer.step_done(output, outputs)
+        self._news = []  # last: what an interrupt keeps from being told now is told after the next step
         return outputs
 
     def check(self) -> None:

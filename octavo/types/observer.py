@@ -104,6 +104,9 @@ class Observer:
         """The engine ends: let go of what is held. May be called again."""
 
 
+NOBODY = Observer()
+
+
 class Observers(Observer):
     """Several observers, seen as one: each is told everything, in their order."""
 

@@ -9,6 +9,7 @@ from octavo.engine.deadlines import LEAST_STEPS, Deadlines, StepTimes
 from octavo.errors import RequestError
 from octavo.types.outputs import EngineCoreOutputs, FinishReason
 from octavo.types.steps import CachedRequestData, PauseState, SchedulerOutput
+from tests.engine.observed import Clock
 from tests.fakes import (
     FakeExecutor,
     generate_alone,
@@ -24,21 +25,11 @@ from tests.fakes import (
 FOREVER = make_params(1000, ignore_eos=True)
 
 
-class Clock:
-    """Stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Timed:
     """`StepTimes` that is told of steps of a chosen length."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = Clock(100.0)
         self.step_times = StepTimes(self.clock)
         self.num_planned = 0
 
@@ -139,6 +130,18 @@ def test_a_step_in_flight_takes_from_the_end_of_the_one_before() -> None:
     assert timed.estimate(1, 1) == pytest.approx(0.02)
 
 
+def test_the_time_in_which_nobody_asks_for_the_result_of_a_step_in_flight_is_nobodys() -> None:
+    timed = Timed()
+    first = timed.plan(1)
+    for _ in range(50):
+        timed.clock.now += 1000.0
+        second = timed.plan(1)
+        timed.clock.now += 0.02
+        timed.done(first)
+        first = second
+    assert timed.estimate(1, 1) == pytest.approx(0.02)
+
+
 def test_steps_of_no_tokens_do_not_count() -> None:
     timed = Timed()
     timed.learn(0.02, 0.001)
@@ -215,7 +218,7 @@ def test_a_request_without_a_deadline_has_all_the_time() -> None:
 
 
 def test_a_deadline_that_is_past_is_refused_whatever_is_known() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     assert not fits(Deadlines(clock, StepTimes(clock), 10), 0.0)
 
 
@@ -234,7 +237,7 @@ def test_a_refused_request_is_never_queued() -> None:
 
 
 def a_core(**settings: object) -> tuple[EngineCore, Clock]:
-    clock = Clock()
+    clock = Clock(100.0)
     step_times = StepTimes(clock)
     scheduler = make_scheduler(make_kv_config(100), **settings)
     scheduler.observer = step_times

@@ -115,6 +115,21 @@ def test_no_token_runs_that_is_known_to_come_after_the_end(depth: int) -> None:
 
 
 @DEPTHS
+def test_who_observes_an_end_sees_every_token(depth: int) -> None:
+    lengths = []
+
+    class Lengths(Observer):
+        def request_finished(self, request: ObservedRequest) -> None:
+            lengths.append(request.num_tokens)
+
+    core = make_core(100, pipeline_depth=depth)
+    core.scheduler.observer = Lengths()
+    core.add_request(a_request("a", 6, 4))
+    run_to_end(core)
+    assert lengths == [6 + 4]
+
+
+@DEPTHS
 def test_a_token_is_told_as_soon_as_its_step_is_through(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)
     core.add_request(a_request("a"))
@@ -353,6 +368,24 @@ def test_an_interrupt_ends_the_step_it_hits_and_the_next_step_tells_of_it(
     assert [output.finish_reason for output in news["a"] + news["b"]] == [FinishReason.ERROR] * 2
     assert "KeyboardInterrupt" in str(news["a"][0].stop_reason)
     assert tokens_of(news["c"]) == due(requests[2])
+    assert_nothing_is_left(core)
+
+
+@DEPTHS
+def test_an_interrupt_after_the_results_are_in_loses_no_news(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    (request,) = add(core, "a")
+
+    def interrupted(*told: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core.scheduler.observer, "step_done", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            core.step()
+    assert tokens_of(run_to_end(core)["a"]) == due(request)
     assert_nothing_is_left(core)
 
 

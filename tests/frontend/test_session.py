@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from octavo.frontend.detokenizer import IncrementalDetokenizer
 from octavo.frontend.session import Session
 from octavo.types.outputs import RequestOutput
 from octavo.types.params import RequestOutputKind
+from octavo.types.steps import SchedulerOutput
 from tests.tiny_model import CONTEXT
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -126,6 +129,27 @@ def test_turns_may_be_appended_before_they_are_streamed(llm: LLM) -> None:
         for prompt in ("first", "second")
     ]
     assert streamed == texts
+
+
+def test_an_interrupt_waits_for_the_end_of_the_step_and_loses_no_token(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = llm.engine.client.core
+    schedule = core.scheduler.schedule
+
+    def interrupted_schedule() -> SchedulerOutput:
+        os.kill(os.getpid(), signal.SIGINT)
+        return schedule()
+
+    with llm.session() as session:
+        session.append("first", DELTA)
+        with monkeypatch.context() as patch:
+            patch.setattr(core.scheduler, "schedule", interrupted_schedule)
+            with pytest.raises(KeyboardInterrupt):
+                next(session.stream())
+        said = [token for output in session.stream() for token in tokens_of(output)]
+    with llm.session() as session:
+        assert said == tokens_of(session.generate("first", GREEDY))
 
 
 def test_generate_gives_out_its_own_answer_whole_whatever_came_before(llm: LLM) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 from octavo.kv_cache.block import KVCacheBlock
-from octavo.kv_cache.kv_cache_manager import NOBODY, KVCacheManager
+from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.request import Request
-from octavo.types.observer import Observer
+from octavo.types.observer import NOBODY, Observer
 from tests.fakes import make_kv_config, make_request
 
 _names = (f"request {number}" for number in itertools.count())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import msgspec
 import pytest
 
@@ -33,6 +35,13 @@ def test_the_same_tokens_after_another_block_are_another_block() -> None:
     assert after_x[1].token_bytes == after_y[1].token_bytes
     assert after_x[1].digest != after_y[1].digest
     assert hashes_of(suffix)[0].digest not in (after_x[1].digest, after_y[1].digest)
+
+
+def test_no_first_block_is_hashed_as_a_later_one_whatever_it_holds() -> None:
+    """Its tokens and extra keys may spell another's parent and tokens."""
+    later = hash_block(hash_block(NO_DIGEST, range(8)).digest, range(8, 16))
+    spelled = array("i", hash_block(NO_DIGEST, range(8)).digest)
+    assert hash_block(NO_DIGEST, spelled, later.token_bytes).digest != later.digest
 
 
 def test_a_difference_in_the_first_block_runs_through_the_whole_chain() -> None:
@@ -106,8 +115,8 @@ def test_a_salt_cannot_be_imitated_by_tokens() -> None:
 def test_the_digest_is_cryptographic_and_the_same_in_every_process() -> None:
     block_hash = hash_block(NO_DIGEST, [1, 2, 3])
     assert len(block_hash.digest) == 32
-    # SHA-256 of the three ids as little-endian int32.
-    assert block_hash.digest.hex() == "4636993d3e1da4e9d6b8f87b79e8f7c6d018580d52661950eabc3845c5897a4d"
+    # SHA-256 of 32 zeros and the three ids as little-endian int32.
+    assert block_hash.digest.hex() == "3db346a400ab6b8db792fcf156443a8885b27db208362dcf77084f8c7648e645"
 
 
 def test_the_largest_token_id_can_be_hashed() -> None:

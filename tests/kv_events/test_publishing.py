@@ -256,8 +256,11 @@ def test_closing_publishes_what_is_left_and_may_be_repeated(tmp_path: Path) -> N
             publish_until_read(observer, subscriber)
             observer.block_removed(hash_of(1), 0)
             end_step(observer)
+            observer.block_removed(hash_of(0), 0)  # after the last step
+            next_sequence = observer.next_sequence
             observer.close()
             observer.close()
+            assert observer.next_sequence == next_sequence + 1
             while subscriber.next_sequence != observer.next_sequence:
                 assert subscriber.read(timeout_s=10), "the last batch never came"
         observer.block_stored(make_stored(1))
