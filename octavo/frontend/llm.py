@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Number
-from typing import Any, cast
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -118,22 +118,13 @@ class LLM:
         `ChatTemplate`, and `allow_special_tokens_in_content` to turn that off). Raises RequestError for a
         conversation that the model's chat template refuses, with the template's own words.
         """
-        given: Any = messages
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise RequestError(
-                f"messages is a {type(given).__name__}; it must be a list of messages, or of such lists",
-                "messages",
-            )
-        if not messages:
-            raise RequestError("messages is empty; a conversation has at least one message", "messages")
+        conversations = _as_conversations(messages)
         variables = dict(chat_template_kwargs or {})
         if taken := variables.keys() & _TEMPLATE_ARGUMENTS:
             raise RequestError(
                 f"chat_template_kwargs holds {', '.join(sorted(taken))}; give that as an argument of its own",
                 "chat_template_kwargs",
             )
-        one = isinstance(messages[0], Mapping)
-        conversations = cast("Sequence[Sequence[Message]]", [messages] if one else messages)
         prompts = [
             self.engine.chat_template.encode_chat(
                 conversation,
@@ -171,6 +162,16 @@ class LLM:
         sessions that are under way); with `reset_running_requests` those begin again.
         """
         return self.engine.client.reset_prefix_cache(reset_running_requests)
+
+    def close(self) -> None:
+        """End everything that is under way, and let go of threads and sockets. Nothing can be asked after."""
+        self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def _run(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
         """Run `requests` to their ends; abort them all if anything interrupts."""
@@ -218,6 +219,18 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         )
     is_token_ids = bool(prompts) and all(isinstance(item, (Number, np.generic)) for item in prompts)
     return [prompts] if is_token_ids else list(prompts)  # type: ignore[list-item, arg-type]
+
+
+def _as_conversations(messages: Any) -> Sequence[Sequence[Message]]:
+    """Tell one conversation, a list of messages, from many."""
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise RequestError(
+            f"messages is a {type(messages).__name__}; it must be a list of messages, or of such lists",
+            "messages",
+        )
+    if not messages:
+        raise RequestError("messages is empty; a conversation has at least one message", "messages")
+    return [messages] if isinstance(messages[0], Mapping) else messages
 
 
 def _one_each(name: str, given: Any, count: int) -> list[Any]:

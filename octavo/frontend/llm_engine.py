@@ -103,6 +103,10 @@ class LLMEngine:
         """Whether a request has begun to run that has not ended."""
         return self.client.has_begun_requests()
 
+    def close(self) -> None:
+        """End everything that is under way, and let go of threads and sockets. May be called again."""
+        self.client.close()
+
     def has_unfinished_requests(self) -> bool:
         """Whether another `step` would bring anything."""
         return self.output_processor.has_unfinished_requests()

@@ -36,6 +36,7 @@ class RequestBlocks:
     """What one request holds. Mutable."""
 
     __slots__ = (
+        "is_written",
         "num_cached_blocks",
         "num_held",
         "num_reserved",
@@ -54,6 +55,7 @@ class RequestBlocks:
         self.num_reserved = 0  # blocks it may hold at once before its prompt is done; 0 = it is done
         self.num_cached_blocks = num_blocks  # leading full blocks that the prefix cache was told of
         self.prefix_id = hit.prefix_id  # of those
+        self.is_written = True  # what it began with is in its blocks; not before a step has made the copies
 
     @property
     def num_promised(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Protocol
 
 from octavo.kv_cache.block import KVCacheBlock
@@ -128,6 +129,7 @@ class KVCacheManager:
     def cache_blocks(self, request: CacheableRequest, num_computed_tokens: int) -> None:
         """Publish the full blocks among the first `num_computed_tokens` tokens, whose KV is written."""
         held = self._held[request.request_id]
+        held.is_written = True
         num_full = num_computed_tokens // self.block_size
         if num_full > held.num_cached_blocks and self._is_cached(request):
             extend_block_hashes(request, num_computed_tokens, self.block_size)
@@ -142,13 +144,20 @@ class KVCacheManager:
         held = self._held.get(request.request_id)
         if held is None:
             return
-        if num_computed_tokens and self._is_cached(request):
+        if num_computed_tokens and held.is_written and self._is_cached(request):
             self.cache_blocks(request, num_computed_tokens)
             self._cache_tail(request, held, num_computed_tokens)
         del self._held[request.request_id]
         self._num_promised -= held.num_promised
         self.coordinator.free(held)
         self.pool.free_blocks([source for source, _ in self._copies.pop(request.request_id, [])])
+
+    def num_blocks_returned(self, requests: Iterable[CacheableRequest]) -> int:
+        """Blocks that could be given to others, by `can_admit`'s reckoning, if `requests` gave up theirs."""
+        held = [self._held[request.request_id] for request in requests]
+        num_holders = Counter(block for each in held for table in each.tables for block in table)
+        returned = sum(block.ref_cnt == count for block, count in num_holders.items() if not block.is_null)
+        return returned + sum(each.num_promised for each in held)
 
     def get_num_common_prefix_blocks(self, request: CacheableRequest, num_running: int) -> list[int]:
         """Per group the leading blocks that all `num_running` running requests share, `request` being one."""
@@ -196,6 +205,7 @@ class KVCacheManager:
                 for source, table in zip(hit.sources, held.tables, strict=True)
                 if not source.is_null
             ]
+            held.is_written = False
         held.num_reserved = self.coordinator.num_blocks_for(
             len(request.token_ids), request.num_encoder_tokens
         )

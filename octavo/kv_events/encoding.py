@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Iterable
 
@@ -11,20 +12,33 @@ from octavo.kv_events.journal import Event, RemovedBlock, Snapshot, Step
 from octavo.types.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from octavo.types.observer import StoredBlock
 
+# Blocks of a snapshot that are encoded in one go, which takes about 2 ms, and the rest after them.
+PIECE = 400
+PAUSE_S = 0.0005
+
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_step(step: Step) -> bytes:
     """A step as a `KVEventBatch`."""
-    return _encode(step.timestamp, step.events)
+    return _encoder.encode(KVEventBatch(step.timestamp, _merge(step.events)))
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot as a `KVEventBatch` that makes its content of whatever the reader had before."""
-    return _encode(snapshot.timestamp, [AllBlocksCleared(), *snapshot.blocks])
+    """A snapshot as a `KVEventBatch` that makes its content of whatever the reader had before.
+
+    A large cache takes a good part of a second, so this is done in pieces, and after each the interpreter's
+    lock is let go: the engine, in another thread, must not wait for it.
+    """
+    parts = [_encoder.encode(AllBlocksCleared())]
+    for start in range(0, len(snapshot.blocks), PIECE):
+        parts += map(_encoder.encode, _merge(snapshot.blocks[start : start + PIECE]))
+        time.sleep(PAUSE_S)
+    return _encoder.encode(KVEventBatch(snapshot.timestamp, list(map(msgspec.Raw, parts))))  # type: ignore[arg-type]
 
 
-def _encode(timestamp: float, events: Iterable[Event]) -> bytes:
+def _merge(events: Iterable[Event]) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
+    """The events in the form they are published in."""
     merged: list[BlockStored | BlockRemoved | AllBlocksCleared] = []
     for event in events:
         last = merged[-1] if merged else None
@@ -41,7 +55,7 @@ def _encode(timestamp: float, events: Iterable[Event]) -> bytes:
                 last.block_hashes.append(event.block_hash)
             case AllBlocksCleared():
                 merged.append(event)
-    return _encoder.encode(KVEventBatch(timestamp, merged))
+    return merged
 
 
 def _begin_run(stored: StoredBlock) -> BlockStored:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from octavo.scheduler.request import Request
-from octavo.scheduler.update import ScheduledTurn
+from octavo.scheduler.update import ScheduledShare
 from octavo.types.steps import BlockIds, CachedRequestData, NewRequestData
 
 
@@ -38,7 +38,7 @@ class StepBudget:
         self.prefill_tokens: Counter[str] = Counter()  # tokens of prompts, by tenant
         self.stopped = False  # a constraint has closed the step for everyone behind
         self.is_short = False  # blocks ran out, so that somebody had to be preempted
-        self.scheduled: list[ScheduledTurn] = []
+        self.scheduled: list[ScheduledShare] = []
         self.num_scheduled_tokens: dict[str, int] = {}
         self.new_reqs: list[NewRequestData] = []
         self.cached_req_ids: list[str] = []
@@ -50,7 +50,7 @@ class StepBudget:
         self.stopped |= self.num_tokens == 0
         if request.prefills(start):
             self._take_prefill(request, count)
-        self.scheduled.append(ScheduledTurn(request, request.turn, count))
+        self.scheduled.append(ScheduledShare(request, request.turn, count))
         self.num_scheduled_tokens[request.request_id] = count
 
     def take_running(self, request: Request, start: int, count: int, block_ids: BlockIds) -> None:

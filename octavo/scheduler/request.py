@@ -119,7 +119,7 @@ class Request:
         self.sampling_params = params
         self.priority = request.priority
         self.arrival_time = request.arrival_time
-        self.order: tuple[Any, ...] = (request.priority, request.arrival_time, request.request_id)
+        self.order: tuple[Any, ...] = ()
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)

@@ -165,14 +165,10 @@ class PriorityRequestQueue(RequestQueue):
             yield heapq.heappop(heap)
 
 
-class FairRequestQueue(PriorityRequestQueue):
-    """The request with the earliest virtual start first (`FairPolicy`), whoever's it is."""
-
-
 _QUEUES: dict[SchedulingPolicy, type[FCFSRequestQueue] | type[PriorityRequestQueue]] = {
     SchedulingPolicy.FCFS: FCFSRequestQueue,
     SchedulingPolicy.PRIORITY: PriorityRequestQueue,
-    SchedulingPolicy.FAIR: FairRequestQueue,
+    SchedulingPolicy.FAIR: PriorityRequestQueue,  # whose virtual start is the earliest (`FairPolicy`)
 }
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, takewhile
 
 from octavo.config import SchedulerConfig
 from octavo.errors import ConfigError
@@ -21,7 +22,7 @@ from octavo.scheduler.constraint import Constraint, create_constraints
 from octavo.scheduler.lifecycle import RequestLifecycle
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.request_queue import RequestQueue
-from octavo.scheduler.update import ScheduledTurn, take_in
+from octavo.scheduler.update import ScheduledShare, take_in
 from octavo.types.observer import NOBODY, Observer
 from octavo.types.outputs import EngineCoreOutputs
 from octavo.types.steps import BlockIds, ModelRunnerOutput, PauseState, SchedulerOutput
@@ -41,7 +42,7 @@ class Scheduler(RequestLifecycle):
         all_constraints = [*constraints, *create_constraints(config, kv_cache)]
         super().__init__(config, kv_cache, max_model_len, all_constraints, observer)
         _check_chunking(config, self.max_model_len)
-        self._in_flight: dict[int, list[ScheduledTurn]] = {}  # by the step's number, the oldest first
+        self._in_flight: dict[int, list[ScheduledShare]] = {}  # by the step's number, the oldest first
         self._num_steps = 0
 
     # ---------------------------------------------------------------------------------------- planning a step
@@ -123,9 +124,10 @@ class Scheduler(RequestLifecycle):
         for constraint in self._reserving:
             constraint.commit(request, start, count, budget)
 
-    def _can_admit(self, request: Request, hit: CacheHit) -> bool:
+    def _can_admit(self, request: Request, hit: CacheHit, num_returned: int = 0) -> bool:
+        """Whether it fits beside those who run, when `num_returned` of their blocks have come back."""
         spare = int(self.config.watermark * self.kv_cache.pool.num_usable_blocks) if self.running else 0
-        return self.kv_cache.can_admit(request, hit, spare)
+        return self.kv_cache.can_admit(request, hit, spare - num_returned)
 
     def _admit(
         self, request: Request, hit: CacheHit, count: int, block_ids: BlockIds, budget: StepBudget
@@ -147,20 +149,21 @@ class Scheduler(RequestLifecycle):
 
         Returns the one that can run now and for which others are to leave room in the step, if there is one.
         """
-        if self.pause_state is PauseState.PAUSED_ALL:
+        queue = self._select_waiting_queue_for_scheduling()
+        if queue is None or self.pause_state is PauseState.PAUSED_ALL:
             return None
-        while self.running and (queue := self._select_waiting_queue_for_scheduling()) is not None:
-            request = queue.peek_request()
-            if not self.policy.displaces(request, self.running[-1]):
-                return None
-            hit = self.kv_cache.get_computed_blocks(request)
-            may_run = self._share(request, hit.num_tokens, self._make_budget(num_seated=1))
-            if request.num_in_flight_tokens or not may_run:
-                return None
-            if self._free_rows and self._can_admit(request, hit):
-                return request
-            self._preempt(self.running[-1])
-        return None
+        request = queue.peek_request()
+        victims = list(takewhile(partial(self.policy.displaces, request), reversed(self.running)))
+        if not victims or request.num_in_flight_tokens:
+            return None
+        hit = self.kv_cache.get_computed_blocks(request)
+        if self._share(request, hit.num_tokens, self._make_budget(num_seated=1)) == 0:
+            return None
+        if not self._can_admit(request, hit, self.kv_cache.num_blocks_returned(victims)):
+            return None  # it would not do if all of them went
+        while victims and not (self._free_rows and self._can_admit(request, hit)):
+            self._preempt(victims.pop(0))
+        return request
 
     def _make_budget(self, num_seated: int) -> StepBudget:
         budget = StepBudget(self.config.max_num_batched_tokens, self._num_steps, self.running, num_seated)

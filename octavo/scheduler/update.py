@@ -13,8 +13,11 @@ from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import ModelRunnerOutput
 
 
-class ScheduledTurn(msgspec.Struct, frozen=True):
-    """A request's share of a step in flight. Void when the turn that it was planned for has ended."""
+class ScheduledShare(msgspec.Struct, frozen=True):
+    """A request's share of a step in flight. Void when the turn that it was planned for has ended.
+
+    (It stays in the core. A Struct is made in a third of the time of a NamedTuple, once a request and step.)
+    """
 
     request: Request
     turn: int
@@ -34,7 +37,7 @@ class ScheduledTurn(msgspec.Struct, frozen=True):
         return self.request.turn != self.turn
 
 
-def take_in(share: ScheduledTurn, result: ModelRunnerOutput) -> EngineCoreOutput | None:
+def take_in(share: ScheduledShare, result: ModelRunnerOutput) -> EngineCoreOutput | None:
     """Take the results of a share that is not void into its request, whose status tells if it has ended.
 
     Returns the news; None where nothing was sampled, because known tokens are still to be computed.

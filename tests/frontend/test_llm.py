@@ -267,6 +267,15 @@ def test_chat_renders_the_template_and_control_tokens_in_content_stay_text(llm: 
     )
 
 
+def test_an_engine_that_is_closed_gives_its_threads_back(tiny_model: Path) -> None:
+    with make_llm(tiny_model, pipeline_depth=2) as llm:
+        llm.generate("a", GREEDY, use_tqdm=False)
+        workers = [thread for thread in threading.enumerate() if thread.name.startswith("octavo-worker")]
+        assert workers
+    assert not any(thread.is_alive() for thread in workers)
+    llm.close()
+
+
 def test_chat_takes_many_conversations(llm: LLM) -> None:
     conversations = [[{"role": "user", "content": text}] for text in ("one", "two")]
     assert len(llm.chat(conversations, GREEDY, use_tqdm=False)) == 2

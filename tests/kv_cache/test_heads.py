@@ -210,3 +210,20 @@ def test_a_copy_that_is_still_to_be_made_is_no_request_that_shares() -> None:
     assert manager.get_num_common_prefix_blocks(requests[0], 3) == [1]
     assert len(take(manager)) == 1
     assert manager.get_num_common_prefix_blocks(requests[0], 3) == [1]
+
+
+def test_what_was_to_be_copied_is_not_found_before_a_step_has_made_the_copy() -> None:
+    manager = make_manager(1 + 6)
+    prompt = [1, 2, 3, 4, 5, 6]
+    assert ask(manager, prompt) == 0
+    request = a_request([*prompt, 7])
+    hit = manager.get_computed_blocks(request)
+    assert hit.num_tokens == 6
+    assert manager.allocate_slots(request, 1, hit) is not None
+    assert len(manager.take_block_copies()) == 1  # the step is planned
+    others = a_request([9] * 16)
+    assert start(manager, others) is not None  # and the block to copy from is given to others
+    manager.free(request, hit.num_tokens)  # an abort: the step has not run, and it may fail
+    manager.free(others)
+    assert manager.get_computed_blocks(a_request([*prompt, 8])).num_tokens == 4
+    manager.check()

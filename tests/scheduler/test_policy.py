@@ -325,6 +325,18 @@ def test_who_cannot_run_for_another_reason_displaces_nobody() -> None:
     assert "b" in plans_of(core)[-1].num_scheduled_tokens
 
 
+def test_nobody_is_displaced_for_one_who_could_not_run_all_the_same() -> None:
+    core = make_core(num_blocks=21, block_size=4, scheduling_policy="fair")
+    core.add_request(a_request("a0", 50, 8, tenant="a"))
+    core.add_request(a_request("a1", 8, 8, tenant="a"))
+    core.step()
+    core.add_request(a_request("b", 40, 8, tenant="b"))  # comes before a1 and after a0
+    core.step()
+    assert num_preemptions(core) == 0
+    assert set(plans_of(core)[-1].num_scheduled_tokens) == {"a0", "a1"}
+    assert set(run_to_end(core)) == {"a0", "a1", "b"}
+
+
 def test_tenants_that_are_gone_are_forgotten() -> None:
     core = make_core(**ROOMY, scheduling_policy="fair")
     core.add_request(a_request("stays", max_tokens=100_000, tenant="stays"))

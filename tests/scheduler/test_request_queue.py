@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from octavo.config import SchedulerConfig
+from octavo.scheduler.policy import PriorityPolicy
 from octavo.scheduler.request import Request
 from octavo.scheduler.request_queue import (
     FCFSRequestQueue,
@@ -22,7 +23,10 @@ QUEUES = [FCFSRequestQueue, PriorityRequestQueue]
 
 
 def a_request(name: str, priority: int = 0, arrival_time: float = 0.0) -> Request:
-    return Request(make_request(name, [1], priority=priority, arrival_time=arrival_time), max_model_len=100)
+    core_request = make_request(name, [1], priority=priority, arrival_time=arrival_time)
+    request = Request(core_request, max_model_len=100)
+    PriorityPolicy(aging_s=0).rank(request)
+    return request
 
 
 def names(queue: RequestQueue) -> list[str]:
