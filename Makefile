@@ -35,7 +35,7 @@ run: $(VENV)/.runtime  ## answer one question: make run PROMPT="..." MODEL=smoll
 	@$(VENV)/bin/octavo run "$$MODEL" -- "$$PROMPT"
 
 test: $(VENV)/.runtime $(VENV)/.test $(VENV)/.models  ## run the tests: make test ARGS="tests/scheduler -k fcfs"
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=auto --dist=loadfile $(ARGS)
 
 sanitize: $(VENV)/.runtime $(VENV)/.test  ## run the native backend's tests with the compiler's sanitizers
 	@.ci/sanitize $(VENV)/bin/python
