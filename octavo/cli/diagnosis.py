@@ -25,6 +25,7 @@ from octavo.hub.progress import format_size
 
 _SCARCE_MEMORY_BYTES = 10**9  # the default model, numpy and a short context take about half of it
 _SCARCE_DISK_BYTES = 10**9
+_MODULES = {"pyzmq": "zmq"}  # of distributions that do not bear the name of what is imported
 
 
 class Level(enum.Enum):
@@ -112,7 +113,7 @@ def check_dependency(name: str) -> Finding:
     """Whether the distribution `name` is installed and its module loads."""
     try:
         version = importlib.metadata.version(name)
-        importlib.import_module(name.replace("-", "_"))
+        importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
     except (importlib.metadata.PackageNotFoundError, ImportError) as error:
         reason = (
             "missing"
