@@ -14,7 +14,7 @@ from octavo.errors import RequestError, UnsupportedError
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import EngineInfo
-from octavo.types.params import ALL_LOGPROBS, SamplingParams, required_features
+from octavo.types.params import ALL_LOGPROBS, RequestOutputKind, SamplingParams, required_features
 from octavo.types.requests import EngineCoreRequest
 
 # A text, the text's token ids, or either by name: {"prompt": …}, {"prompt_token_ids": …}.
@@ -88,6 +88,7 @@ class InputProcessor:
         )
 
     def _check_params(self, params: SamplingParams, options: RequestOptions) -> None:
+        require_params(params)
         for field, feature in required_features(params).items():
             if feature not in self.info.features:
                 raise UnsupportedError(
@@ -180,3 +181,17 @@ class InputProcessor:
                 "max_tokens",
             )
         return max_tokens
+
+
+def require_params(params: Any) -> None:
+    """Raise RequestError for what is not SamplingParams."""
+    if not isinstance(params, SamplingParams):
+        raise RequestError(
+            f"sampling_params holds a {type(params).__name__}; it must be SamplingParams", "sampling_params"
+        )
+
+
+def final_only(params: Any) -> SamplingParams:
+    """The same, for one output when all is done. Raises RequestError for what is not SamplingParams."""
+    require_params(params)
+    return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

@@ -14,14 +14,14 @@ import numpy as np
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.errors import RequestError
-from octavo.frontend.input_processor import ProcessedInput, Prompt
+from octavo.frontend.input_processor import ProcessedInput, Prompt, final_only
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.frontend.session import Session
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import RequestOutput
-from octavo.types.params import RequestOutputKind, SamplingParams
+from octavo.types.params import SamplingParams
 
 Message = Mapping[str, Any]
 Bar = Callable[..., Any]  # makes a progress bar, with tqdm's arguments
@@ -90,7 +90,7 @@ class LLM:
                     priority=urgency, tenant=who, deadline_s=seconds, cache_salt=cache_salt
                 )
                 process = self.engine.input_processor.process_inputs
-                requests.append(process(prompt, _final_only(params), options))
+                requests.append(process(prompt, final_only(params), options))
             except RequestError as error:
                 if len(prompts) == 1:
                     raise
@@ -175,6 +175,10 @@ class LLM:
 
     def _run(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
         """Run `requests` to their ends; abort them all if anything interrupts."""
+        with self.engine.lock:
+            return self._run_alone(requests, use_tqdm)
+
+    def _run_alone(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
         # Ids that nobody else who uses the engine would choose.
         ids = [f"LLM.generate-{self._num_requests + index}" for index in range(len(requests))]
         self._num_requests += len(requests)
@@ -199,6 +203,10 @@ class LLM:
 
     def _step(self) -> list[RequestOutput]:
         """What is new after a step. Sessions get their outputs, whoever asked for the step."""
+        with self.engine.lock:
+            return self._step_alone()
+
+    def _step_alone(self) -> list[RequestOutput]:
         if self._dropped:
             self.engine.abort_requests([self._dropped.pop() for _ in range(len(self._dropped))])
         outputs = self.engine.step()
@@ -241,14 +249,6 @@ def _one_each(name: str, given: Any, count: int) -> list[Any]:
             f"{name} has {len(given)} items for {count} prompts; give one for all, or one for each", name
         )
     return list(given)
-
-
-def _final_only(params: Any) -> SamplingParams:
-    if not isinstance(params, SamplingParams):
-        raise RequestError(
-            f"sampling_params holds a {type(params).__name__}; it must be SamplingParams", "sampling_params"
-        )
-    return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.engine.client import EngineCoreClient, InprocClient, check_architecture
+from octavo.errors import EngineDeadError
 from octavo.frontend.chat_template import ChatTemplate
 from octavo.frontend.input_processor import InputProcessor, ProcessedInput, Prompt
 from octavo.frontend.output_processor import OutputProcessor
@@ -30,6 +32,9 @@ class LLMEngine:
         self.chat_template = chat_template
         self.input_processor = InputProcessor(client.info, tokenizer)
         self.output_processor = OutputProcessor(tokenizer)
+        # One thread at a time. Who waits for outputs of its own holds it from the request to the last one.
+        self.lock = threading.RLock()
+        self._closed = False
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> LLMEngine:
@@ -66,6 +71,11 @@ class LLMEngine:
 
     def add_processed(self, request_id: str, request: ProcessedInput) -> None:
         """Queue a request that `input_processor` has checked."""
+        with self.lock:
+            self._add(request_id, request)
+
+    def _add(self, request_id: str, request: ProcessedInput) -> None:
+        self._require_open()
         arrival_time = time.time()
         begins = not self.output_processor.has_session(request_id)
         core_ids = self.output_processor.add_request(request_id, request, arrival_time)
@@ -79,7 +89,12 @@ class LLMEngine:
             raise
 
     def step(self) -> list[RequestOutput]:
-        """Run one step and return what is new."""
+        """Run one step and return what is new. Raises EngineDeadError after `close`."""
+        with self.lock:
+            return self._step()
+
+    def _step(self) -> list[RequestOutput]:
+        self._require_open()
         processed = self.output_processor.process_outputs(self.client.get_output())
         if processed.request_ids_to_stop:
             self.client.stop_requests(processed.request_ids_to_stop)
@@ -105,7 +120,13 @@ class LLMEngine:
 
     def close(self) -> None:
         """End everything that is under way, and let go of threads and sockets. May be called again."""
-        self.client.close()
+        with self.lock:
+            self._closed = True
+            self.client.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineDeadError("the engine has been closed; make another")
 
     def has_unfinished_requests(self) -> bool:
         """Whether another `step` would bring anything."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from octavo.errors import RequestError
-from octavo.frontend.input_processor import Prompt
+from octavo.frontend.input_processor import Prompt, final_only
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import RequestOutput
-from octavo.types.params import RequestOutputKind, SamplingParams
+from octavo.types.params import SamplingParams
 
 
 class Session:
@@ -66,7 +64,7 @@ class Session:
     def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> RequestOutput:
         """One turn: append `prompt`, and wait for the answer to it, which is given out whole."""
         params = SamplingParams() if sampling_params is None else sampling_params
-        self.append(prompt, msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY))
+        self.append(prompt, final_only(params))
         return deque(self.stream(), maxlen=1).pop()
 
     def close(self) -> None:

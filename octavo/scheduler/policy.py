@@ -148,14 +148,20 @@ def parse_weights(text: str | None) -> dict[str, float]:
     """Weights by tenant from `tenant=weight` pairs with commas between. Raises ConfigError."""
     weights: dict[str, float] = {}
     for pair in filter(None, (part.strip() for part in (text or "").split(","))):
-        tenant, equals, number = pair.rpartition("=")
-        try:
-            weights[tenant.strip()] = float(number)
-        except ValueError:
-            equals = ""
-        if not equals or not 0 < weights[tenant.strip()] < 1e6:
+        name, _, number = pair.rpartition("=")
+        tenant, weight = name.strip(), _number(number)
+        if not tenant or tenant in weights or not 0 < weight < 1e6:
             raise ConfigError(
-                f"tenant_weights holds {pair!r}; it must be pairs like alice=2,bob=0.5, a weight being a "
-                "number greater than 0 and less than 1000000"
+                f"tenant_weights holds {pair!r}; it must be pairs like alice=2,bob=0.5, each tenant once, a "
+                "weight being a number greater than 0 and less than 1000000"
             )
+        weights[tenant] = weight
     return weights
+
+
+def _number(text: str) -> float:
+    """The number that a text is; 0 for one that is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.errors import RequestError
+from octavo.errors import EngineDeadError, RequestError
 from octavo.frontend.detokenizer import IncrementalDetokenizer
 from octavo.frontend.session import Session
 from octavo.types.outputs import RequestOutput
@@ -92,6 +93,49 @@ def test_a_turn_that_ended_at_a_stop_string_goes_on_after_it(llm: LLM) -> None:
         second = session.generate("and more", GREEDY)
     context = [*first.prompt_token_ids, *tokens_of(first)[:-1], *second.prompt_token_ids]
     assert tokens_of(second) == at_once(llm, context, GREEDY)
+
+
+def test_nothing_can_be_asked_of_an_engine_that_is_closed(tiny_model: Path) -> None:
+    llm = LLM(str(tiny_model), kv_cache_memory="4MiB")
+    session = llm.session()
+    session.append("x", SamplingParams(max_tokens=50, ignore_eos=True))
+    outputs = session.stream()
+    next(outputs)
+    llm.close()
+    with pytest.raises(EngineDeadError, match="has been closed"):
+        next(outputs)
+    for ask in (llm.generate, session.generate):
+        with pytest.raises(EngineDeadError, match="has been closed"):
+            ask("x", GREEDY)
+
+
+def test_several_threads_may_ask_one_engine(llm: LLM) -> None:
+    answers: dict[int, list[str]] = {}
+
+    def ask(number: int) -> None:
+        outputs = llm.generate([f"{number} a", f"{number} b"], GREEDY, use_tqdm=False)
+        answers[number] = [output.outputs[0].text for output in outputs]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {
+        number: [
+            output.outputs[0].text
+            for output in llm.generate([f"{number} a", f"{number} b"], GREEDY, use_tqdm=False)
+        ]
+        for number in range(4)
+    }
+
+
+def test_parameters_of_another_kind_are_refused_by_name(llm: LLM) -> None:
+    with (
+        llm.session() as session,
+        pytest.raises(RequestError, match="sampling_params holds a dict; it must be"),
+    ):
+        session.generate("x", {"temperature": 0})
 
 
 def test_a_session_that_is_dropped_without_a_close_is_ended(llm: LLM) -> None:
