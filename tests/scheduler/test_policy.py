@@ -360,7 +360,7 @@ def test_weights_are_pairs_of_tenant_and_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["alice", "alice=", "alice=two", "alice=0", "alice=-1", "alice=nan", "a=1e9"]
+    "text", ["alice", "alice=", "alice=two", "alice=0", "alice=-1", "alice=nan", "a=1e9", "=2", "bob=3"]
 )
 def test_weights_that_are_none_are_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match=r"tenant_weights holds .*alice=2,bob=0.5") as raised:
