@@ -176,45 +176,39 @@ class LLM:
     def _run(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
         """Run `requests` to their ends; abort them all if anything interrupts."""
         with self.engine.lock:
-            return self._run_alone(requests, use_tqdm)
-
-    def _run_alone(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
-        # Ids that nobody else who uses the engine would choose.
-        ids = [f"LLM.generate-{self._num_requests + index}" for index in range(len(requests))]
-        self._num_requests += len(requests)
-        finished: dict[str, RequestOutput] = {}
-        missing = set(ids)
-        try:
-            with _progress_bar(use_tqdm, len(requests)) as show, deferred_interrupt() as was_interrupted:
-                for request_id, request in zip(ids, requests, strict=True):
-                    self.engine.add_processed(request_id, request)
-                while missing:
-                    for output in self._step():
-                        if output.request_id in missing:
-                            missing.remove(output.request_id)
-                            finished[output.request_id] = output
-                            show(output)
-                    if was_interrupted():
-                        raise KeyboardInterrupt
-        except BaseException:
-            self.engine.abort_requests(ids)
-            raise
-        return [finished[request_id] for request_id in ids]
+            # Ids that nobody else who uses the engine would choose.
+            ids = [f"LLM.generate-{self._num_requests + index}" for index in range(len(requests))]
+            self._num_requests += len(requests)
+            finished: dict[str, RequestOutput] = {}
+            missing = set(ids)
+            try:
+                with _progress_bar(use_tqdm, len(requests)) as show, deferred_interrupt() as was_interrupted:
+                    for request_id, request in zip(ids, requests, strict=True):
+                        self.engine.add_processed(request_id, request)
+                    while missing:
+                        for output in self._step():
+                            if output.request_id in missing:
+                                missing.remove(output.request_id)
+                                finished[output.request_id] = output
+                                show(output)
+                        if was_interrupted():
+                            raise KeyboardInterrupt
+            except BaseException:
+                self.engine.abort_requests(ids)
+                raise
+            return [finished[request_id] for request_id in ids]
 
     def _step(self) -> list[RequestOutput]:
         """What is new after a step. Sessions get their outputs, whoever asked for the step."""
         with self.engine.lock:
-            return self._step_alone()
-
-    def _step_alone(self) -> list[RequestOutput]:
-        if self._dropped:
-            self.engine.abort_requests([self._dropped.pop() for _ in range(len(self._dropped))])
-        outputs = self.engine.step()
-        for output in outputs:
-            session = self._sessions.get(output.request_id)
-            if session is not None:
-                session.take(output)
-        return outputs
+            if self._dropped:
+                self.engine.abort_requests([self._dropped.pop() for _ in range(len(self._dropped))])
+            outputs = self.engine.step()
+            for output in outputs:
+                session = self._sessions.get(output.request_id)
+                if session is not None:
+                    session.take(output)
+            return outputs
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -72,35 +72,29 @@ class LLMEngine:
     def add_processed(self, request_id: str, request: ProcessedInput) -> None:
         """Queue a request that `input_processor` has checked."""
         with self.lock:
-            self._add(request_id, request)
-
-    def _add(self, request_id: str, request: ProcessedInput) -> None:
-        self._require_open()
-        arrival_time = time.time()
-        begins = not self.output_processor.has_session(request_id)
-        core_ids = self.output_processor.add_request(request_id, request, arrival_time)
-        try:
-            for index, core_id in enumerate(core_ids):
-                self.client.add_request(request.for_answer(core_id, index, arrival_time))
-        except BaseException:  # all answers or none
-            self.output_processor.take_back(request_id, core_ids, begins)
-            if begins:
-                self.client.abort_requests(core_ids)
-            raise
+            self._require_open()
+            arrival_time = time.time()
+            begins = not self.output_processor.has_session(request_id)
+            core_ids = self.output_processor.add_request(request_id, request, arrival_time)
+            try:
+                for index, core_id in enumerate(core_ids):
+                    self.client.add_request(request.for_answer(core_id, index, arrival_time))
+            except BaseException:  # all answers or none
+                self.output_processor.take_back(request_id, core_ids, begins)
+                if begins:
+                    self.client.abort_requests(core_ids)
+                raise
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what is new. Raises EngineDeadError after `close`."""
         with self.lock:
-            return self._step()
-
-    def _step(self) -> list[RequestOutput]:
-        self._require_open()
-        processed = self.output_processor.process_outputs(self.client.get_output())
-        if processed.request_ids_to_stop:
-            self.client.stop_requests(processed.request_ids_to_stop)
-        if processed.request_ids_to_abort:
-            self.client.abort_requests(processed.request_ids_to_abort)
-        return processed.request_outputs
+            self._require_open()
+            processed = self.output_processor.process_outputs(self.client.get_output())
+            if processed.request_ids_to_stop:
+                self.client.stop_requests(processed.request_ids_to_stop)
+            if processed.request_ids_to_abort:
+                self.client.abort_requests(processed.request_ids_to_abort)
+            return processed.request_outputs
 
     def abort_requests(self, request_ids: str | Iterable[str]) -> None:
         """End requests by the ids they were added under. Nothing more is heard of them."""

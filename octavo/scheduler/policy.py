@@ -58,8 +58,9 @@ class PriorityPolicy(Policy):
 
     def rank(self, request: Request) -> None:
         """An arrival `aging_s` earlier makes up for one level, whenever the two are compared."""
-        level = request.priority + (request.arrival_time / self.aging_s if self.aging_s else 0.0)
-        request.order = (level, request.priority, request.arrival_time, request.request_id)
+        priority, arrival_time = request.source.priority, request.source.arrival_time
+        level = priority + (arrival_time / self.aging_s if self.aging_s else 0.0)
+        request.order = (level, priority, arrival_time, request.request_id)
 
 
 class FairPolicy(Policy):

@@ -59,13 +59,11 @@ class Request:
 
     __slots__ = (
         "adapter",
-        "arrival_time",
         "block_hashes",
         "cache_salt",
         "eos_token_ids",
         "max_length",
         "media",
-        "most_to_run",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_encoder_tokens",
@@ -74,7 +72,6 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "order",
-        "priority",
         "request_id",
         "resumable",
         "row",
@@ -115,10 +112,8 @@ class Request:
         """
         params = request.sampling_params
         start = len(self.token_ids)
-        self.source = request
+        self.source = request  # of the present turn
         self.sampling_params = params
-        self.priority = request.priority
-        self.arrival_time = request.arrival_time
         self.order: tuple[Any, ...] = ()
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
@@ -129,7 +124,6 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         most = max_model_len if params.max_tokens is None else self.num_prompt_tokens + params.max_tokens
         self.max_length = min(most, max_model_len)  # tokens, prompt and output, at which it ends
-        self.most_to_run = self.max_length - 1  # of them: the last one is sampled and never run
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
         self.num_computed_tokens = 0  # tokens whose KV is in the cache once every planned step has run
@@ -146,8 +140,14 @@ class Request:
 
     def awaits(self, turn: EngineCoreRequest) -> bool:
         """Whether `turn` is under way here or to come."""
-        is_idle = self.status is RequestStatus.WAITING_FOR_STREAMING_REQ
-        return (self.source is turn and not is_idle) or any(each is turn for each in self.streaming_queue)
+        return (self.source is turn and not self.is_idle) or any(
+            each is turn for each in self.streaming_queue
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is a session between two turns."""
+        return self.status is RequestStatus.WAITING_FOR_STREAMING_REQ
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -157,8 +157,7 @@ class Request:
     @property
     def num_turns_awaited(self) -> int:
         """Turns whose end is still to be told: the one under way, and those to come."""
-        is_idle = self.status is RequestStatus.WAITING_FOR_STREAMING_REQ
-        return (not is_idle) + sum(turn.resumable for turn in self.streaming_queue)
+        return (not self.is_idle) + sum(turn.resumable for turn in self.streaming_queue)
 
     @property
     def num_good_tokens(self) -> int:

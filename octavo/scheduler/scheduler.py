@@ -110,7 +110,8 @@ class Scheduler(RequestLifecycle):
         """Tokens `request` may run from `start` once every constraint has had its say; 0 = none now, as for
         one that ends with a step in flight.
         """
-        count = min(request.num_planned_tokens, request.most_to_run) - start
+        # Its last token is sampled and never run.
+        count = min(request.num_planned_tokens, request.max_length - 1) - start
         if count <= 0:
             return 0
         for constraint in self.constraints:
