@@ -122,23 +122,17 @@ def expected(model: Path, backend: str) -> list[Result]:
     return [_run(_engine(model, backend, threads=1), [request])[0] for request in _requests()]
 
 
-@pytest.mark.parametrize("name", {**WAYS, **SMALL_POOLS})
-def test_outputs_are_equal_to_the_bit(
-    name: str, family: str, model: Path, backend: str, expected: list[Result]
+@pytest.mark.parametrize("name", WAYS)
+def test_outputs_are_equal_to_the_bit(name: str, model: Path, backend: str, expected: list[Result]) -> None:
+    _compare(WAYS[name], model, backend, expected)
+
+
+@pytest.mark.parametrize("family", ["llama"], indirect=True)
+@pytest.mark.parametrize("name", SMALL_POOLS)
+def test_pools_too_small_for_all_leave_no_trace(
+    name: str, model: Path, backend: str, expected: list[Result]
 ) -> None:
-    if name in SMALL_POOLS and family == "gemma3":
-        pytest.skip("nobody is preempted")
-    way = WAYS.get(name) or SMALL_POOLS[name]
-    llm = _engine(model, backend, **way.settings)
-    with _counted_preemptions() as preempted, _beginning_again(llm, way.begins_again):
-        for _ in range(2 if way.warm else 1):
-            if way.together:
-                results = _run(llm, _requests())
-            else:
-                results = [_run(llm, [request])[0] for request in _requests()]
-    assert results == expected
-    assert bool(preempted) == way.preempts, f"{len(preempted)} preemptions"
-    llm.engine.client.core.scheduler.check()
+    _compare(SMALL_POOLS[name], model, backend, expected)
 
 
 def test_a_prefix_that_all_running_requests_share_leaves_no_trace(tiny_model: Path, backend: str) -> None:
@@ -163,6 +157,19 @@ def test_prefix_hits_happen_where_they_are_compared(tiny_model: Path, backend: s
 def test_the_requests_are_worth_comparing(expected: list[Result]) -> None:
     assert len({tuple(token_ids) for token_ids, _, _ in expected}) == NUM_REQUESTS
     assert all(len(set(token_ids)) > 2 for token_ids, _, _ in expected)
+
+
+def _compare(way: Way, model: Path, backend: str, expected: list[Result]) -> None:
+    llm = _engine(model, backend, **way.settings)
+    with _counted_preemptions() as preempted, _beginning_again(llm, way.begins_again):
+        for _ in range(2 if way.warm else 1):
+            if way.together:
+                results = _run(llm, _requests())
+            else:
+                results = [_run(llm, [request])[0] for request in _requests()]
+    assert results == expected
+    assert bool(preempted) == way.preempts, f"{len(preempted)} preemptions"
+    llm.engine.client.core.scheduler.check()
 
 
 def _engine(model: Path, backend: str, **settings: Any) -> LLM:

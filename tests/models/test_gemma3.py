@@ -4,7 +4,6 @@ one of 270M with the weights of its own file, which the PyPI package `gguf` read
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import octavo
-from octavo import LLM, SamplingParams
-from octavo.backends.reference.backend import ReferenceBackend
+from octavo import LLM
 from octavo.errors import UnsupportedError, WeightError
 from octavo.models.gguf_spec import spec_from_gguf
 from octavo.models.huggingface_spec import spec_from_config
@@ -23,16 +20,18 @@ from octavo.models.model import Model
 from octavo.models.registry import load_model
 from octavo.models.rope import LinearScaling, RopeSpec
 from octavo.models.spec import ModelSpec
-from octavo.sampling.sampler import Sampler
-from octavo.weights.loader import open_weights
 from tests.backends.steps import Request, cache_config, run_steps, whole_prompt_logits
+from tests.models.comparison import (
+    assert_equal_logits,
+    assert_greedy_tokens_are_theirs,
+    logits_of,
+    model_in_folder,
+    model_in_gguf,
+    score_a_text,
+)
 from tests.models.tiny_llama import ArraySource
 from tests.native import BACKENDS, make_backend
 from tests.tiny_gemma3 import CONFIG, WINDOW, as_huggingface, gguf_content, make_arrays
-from tests.weights.gguf_writer import build_gguf
-
-# As a share of the largest logit. Both compute in float32 and add in different orders.
-TOLERANCE = 2e-5
 
 NUM_TOKENS = 150
 TOKEN_IDS = np.random.default_rng(0).integers(0, CONFIG["vocab_size"], NUM_TOKENS)
@@ -57,23 +56,6 @@ FOLDER_VARIATIONS: dict[str, dict[str, Any]] = {
 
 def config_with(**changes: Any) -> dict[str, Any]:
     return {**CONFIG, **changes}
-
-
-def logits_of(model: Model, token_ids: np.ndarray = TOKEN_IDS) -> np.ndarray:
-    backend = ReferenceBackend(Sampler(None))
-    backend.load_model(model)
-    return whole_prompt_logits(backend, model, token_ids)
-
-
-def model_in_folder(folder: Path) -> Model:
-    config = json.loads((folder / "config.json").read_text())
-    return load_model(open_weights(folder), spec_from_config(config, "tiny"))
-
-
-def model_in_gguf(path: Path, metadata: dict[str, Any], tensors: dict[str, np.ndarray]) -> Model:
-    path.write_bytes(build_gguf(metadata, tensors))
-    source = open_weights(path)
-    return load_model(source, spec_from_gguf(source.metadata, source))
 
 
 def tiny_model() -> Model:
@@ -115,10 +97,6 @@ class TransformersGemma3:
             return torch.cat(parts)[:, 0].numpy()
 
 
-def assert_equal_logits(actual: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
-
-
 # ----------------------------------------------------------------------------------------- tiny models
 
 
@@ -127,7 +105,7 @@ def test_folder_gives_the_logits_of_hugging_face(name: str, tmp_path: Path) -> N
     config = config_with(**(VARIATIONS | FOLDER_VARIATIONS)[name])
     theirs = TransformersGemma3(config, make_arrays(config).items())
     theirs.model.save_pretrained(tmp_path)  # with the keys of transformers 5, and norms as they are trained
-    assert_equal_logits(logits_of(model_in_folder(tmp_path)), theirs.logits(TOKEN_IDS))
+    assert_equal_logits(logits_of(model_in_folder(tmp_path), TOKEN_IDS), theirs.logits(TOKEN_IDS))
 
 
 @pytest.mark.parametrize("name", VARIATIONS)
@@ -135,7 +113,9 @@ def test_gguf_gives_the_logits_of_hugging_face(name: str, tmp_path: Path) -> Non
     config = config_with(**VARIATIONS[name])
     expected = TransformersGemma3(config, make_arrays(config).items()).logits(TOKEN_IDS)
     metadata, tensors = gguf_content(config, make_arrays(config))
-    assert_equal_logits(logits_of(model_in_gguf(tmp_path / "tiny.gguf", metadata, tensors)), expected)
+    assert_equal_logits(
+        logits_of(model_in_gguf(tmp_path / "tiny.gguf", metadata, tensors), TOKEN_IDS), expected
+    )
 
 
 def test_a_token_is_seen_through_windows_as_far_as_hugging_face_lets_it(tmp_path: Path) -> None:
@@ -147,7 +127,7 @@ def test_a_token_is_seen_through_windows_as_far_as_hugging_face_lets_it(tmp_path
     ours = load_model(ArraySource(make_arrays(config)), spec_from_config(config, "tiny"))
     for one, other in (
         (theirs.logits(TOKEN_IDS), theirs.logits(changed)),
-        (logits_of(ours), logits_of(ours, changed)),
+        (logits_of(ours, TOKEN_IDS), logits_of(ours, changed)),
     ):
         differs = (one != other).any(axis=1)
         assert differs[: 2 * WINDOW - 1].all()
@@ -171,7 +151,7 @@ def test_chunks_leave_no_trace(backend_name: str, chunk: int) -> None:
 def test_native_gives_the_logits_of_the_reference(backend_name: str) -> None:
     model, native = tiny_model(), make_backend(backend_name, "f32")
     native.load_model(model)
-    expected = logits_of(model)
+    expected = logits_of(model, TOKEN_IDS)
     actual = whole_prompt_logits(native, model, TOKEN_IDS)
     # All float32, but exponentials within 4e-6.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
@@ -360,29 +340,14 @@ def test_logits_of_the_real_model_are_those_of_hugging_face(
 def test_greedy_tokens_of_the_real_model_are_those_of_hugging_face(
     llm: LLM, backend: str, transformers_model: TransformersGemma3
 ) -> None:
-    params = SamplingParams(temperature=0, max_tokens=NUM_NEW_TOKENS, ignore_eos=True)
-    num_compared = 0
-    for output in llm.generate(PROMPTS, params, use_tqdm=False):
-        prompt, answer = output.prompt_token_ids, output.outputs[0].token_ids
-        logits = transformers_model.logits(prompt + answer)[len(prompt) - 1 : -1]
-        for ours, row in zip(answer, logits, strict=True):
-            second, first = np.partition(row, -2)[-2:]
-            if first - second > NEAR_TIE_NATS[backend]:
-                assert ours == row.argmax(), f"after {output.prompt!r}"
-                num_compared += 1
-    assert num_compared > 0.5 * len(PROMPTS) * NUM_NEW_TOKENS, "too many near ties to say anything"
+    near_tie = NEAR_TIE_NATS[backend]
+    assert_greedy_tokens_are_theirs(llm, PROMPTS, NUM_NEW_TOKENS, transformers_model.logits, near_tie)
 
 
 def test_loss_of_the_real_model_beyond_a_window_is_that_of_hugging_face(
     llm: LLM, backend: str, transformers_model: TransformersGemma3
 ) -> None:
-    text = (Path(octavo.__file__).parent.parent / "docs/architecture.md").read_text(encoding="utf-8")
-    token_ids = llm.get_tokenizer().encode(text)[: NUM_SCORED_TOKENS + 1]
-    assert len(token_ids) == NUM_SCORED_TOKENS + 1
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
-    output = llm.generate({"prompt_token_ids": token_ids}, params, use_tqdm=False)[0]
-    places = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
-    ours = np.array([place[token_id].logprob for token_id, place in places])
+    token_ids, ours = score_a_text(llm, NUM_SCORED_TOKENS)
     theirs = transformers_model.logprobs(token_ids)
     assert ours.mean() == pytest.approx(theirs.mean(), rel=LOSS_TOLERANCE[backend])
     # That of tokens which see less than all of the text, too.

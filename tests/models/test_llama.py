@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from octavo.backends.reference.backend import ReferenceBackend
-from octavo.models.gguf_spec import spec_from_gguf
-from octavo.models.huggingface_spec import spec_from_config
-from octavo.models.model import Model
-from octavo.models.registry import load_model
-from octavo.sampling.sampler import Sampler
-from octavo.weights.loader import open_weights
-from tests.backends.steps import whole_prompt_logits
+from tests.models.comparison import assert_equal_logits, logits_of, model_in_folder, model_in_gguf
 from tests.models.tiny_llama import gguf_content, make_arrays, make_config
-from tests.weights.gguf_writer import build_gguf
-
-# As a share of the largest logit. Both compute in float32 and add in different orders; 4e-6 is the most that
-# was seen.
-TOLERANCE = 2e-5
 
 NUM_TOKENS = 200  # more than twice the original context of the scalings below
 TOKEN_IDS = np.random.default_rng(0).integers(0, 101, NUM_TOKENS)
@@ -59,12 +46,6 @@ SCALINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def logits_of(model: Model) -> np.ndarray:
-    backend = ReferenceBackend(Sampler(None))
-    backend.load_model(model)
-    return whole_prompt_logits(backend, model, TOKEN_IDS)
-
-
 def expected_logits(config: dict[str, Any], folder: Path) -> np.ndarray:
     """Logits of Hugging Face's Llama with the weights of `make_arrays`, which is saved in `folder`."""
     torch = pytest.importorskip("torch")
@@ -80,25 +61,10 @@ def expected_logits(config: dict[str, Any], folder: Path) -> np.ndarray:
         return llama(torch.from_numpy(TOKEN_IDS)[None]).logits[0].numpy()
 
 
-def model_in_folder(folder: Path) -> Model:
-    config = json.loads((folder / "config.json").read_text())
-    return load_model(open_weights(folder), spec_from_config(config, "tiny"))
-
-
-def model_in_gguf(path: Path, metadata: dict[str, Any], tensors: dict[str, np.ndarray]) -> Model:
-    path.write_bytes(build_gguf(metadata, tensors))
-    source = open_weights(path)
-    return load_model(source, spec_from_gguf(source.metadata, source))
-
-
-def assert_equal_logits(actual: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_folder_gives_the_logits_of_hugging_face(shape: str, tmp_path: Path) -> None:
     expected = expected_logits(make_config(**SHAPES[shape]), tmp_path)
-    assert_equal_logits(logits_of(model_in_folder(tmp_path)), expected)
+    assert_equal_logits(logits_of(model_in_folder(tmp_path), TOKEN_IDS), expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -106,13 +72,13 @@ def test_gguf_gives_the_logits_of_hugging_face(shape: str, tmp_path: Path) -> No
     config = make_config(**SHAPES[shape])
     expected = expected_logits(config, tmp_path)
     model = model_in_gguf(tmp_path / "tiny.gguf", *gguf_content(config, make_arrays(config)))
-    assert_equal_logits(logits_of(model), expected)
+    assert_equal_logits(logits_of(model, TOKEN_IDS), expected)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_folder_with_scaled_rope_is_right_beyond_the_original_context(scaling: str, tmp_path: Path) -> None:
     expected = expected_logits(make_config(rope_scaling=SCALINGS[scaling]), tmp_path)
-    assert_equal_logits(logits_of(model_in_folder(tmp_path)), expected)
+    assert_equal_logits(logits_of(model_in_folder(tmp_path), TOKEN_IDS), expected)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +107,9 @@ def test_gguf_with_scaled_rope_is_right_beyond_the_original_context(
     metadata, tensors = gguf_content(make_config(), make_arrays(make_config()))
     for key, value in keys.items():
         metadata[f"llama.rope.scaling.{key}"] = float(value) if isinstance(value, np.floating) else value
-    assert_equal_logits(logits_of(model_in_gguf(tmp_path / "tiny.gguf", metadata, tensors)), expected)
+    assert_equal_logits(
+        logits_of(model_in_gguf(tmp_path / "tiny.gguf", metadata, tensors), TOKEN_IDS), expected
+    )
 
 
 def test_gguf_with_a_rope_freqs_tensor_is_right_beyond_the_original_context(tmp_path: Path) -> None:
@@ -150,7 +118,9 @@ def test_gguf_with_a_rope_freqs_tensor_is_right_beyond_the_original_context(tmp_
     expected = expected_logits(config, tmp_path)
     metadata, tensors = gguf_content(config, make_arrays(config))
     tensors["rope_freqs.weight"] = llama3_divisors()
-    assert_equal_logits(logits_of(model_in_gguf(tmp_path / "tiny.gguf", metadata, tensors)), expected)
+    assert_equal_logits(
+        logits_of(model_in_gguf(tmp_path / "tiny.gguf", metadata, tensors), TOKEN_IDS), expected
+    )
 
 
 def llama3_divisors() -> np.ndarray:

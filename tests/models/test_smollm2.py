@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import octavo
 from octavo import LLM, SamplingParams
-from octavo.backends.reference.backend import ReferenceBackend
 from octavo.models.load import open_model
-from octavo.sampling.sampler import Sampler
-from tests.backends.steps import whole_prompt_logits
+from tests.models.comparison import (
+    assert_equal_logits,
+    assert_greedy_tokens_are_theirs,
+    logits_of,
+    score_a_text,
+)
 from tests.models.tiny_llama import as_halves, huggingface_name
 from tests.native import BACKENDS
 
@@ -98,14 +100,9 @@ def llm(smollm2_path: Path, backend: str) -> LLM:
 
 
 def test_logits_are_those_of_hugging_face(smollm2_path: Path, transformers_model: TransformersLlama) -> None:
-    model = open_model(smollm2_path)
-    backend = ReferenceBackend(Sampler(None))
-    backend.load_model(model)
-    logits = whole_prompt_logits(backend, model, PROMPT)
-
+    logits = logits_of(open_model(smollm2_path), PROMPT)
     expected = transformers_model.logits(PROMPT.tolist())
-    # float32 through thirty layers, sums in another order; 2e-6 is the most that was seen.
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    assert_equal_logits(logits, expected)
     assert np.array_equal(logits.argmax(axis=1), expected.argmax(axis=1))
 
 
@@ -117,31 +114,15 @@ def test_the_capital_of_france_is_paris(llm: LLM) -> None:
 def test_greedy_tokens_are_those_of_transformers(
     llm: LLM, backend: str, transformers_model: TransformersLlama
 ) -> None:
-    params = SamplingParams(temperature=0, max_tokens=NUM_NEW_TOKENS, ignore_eos=True)
-    num_compared = 0
-    for output in llm.generate(PROMPTS, params, use_tqdm=False):
-        prompt, answer = output.prompt_token_ids, output.outputs[0].token_ids
-        logits = transformers_model.logits(prompt + answer)[len(prompt) - 1 : -1]
-        best = np.sort(logits, axis=1)[:, -2:]
-        for ours, row, (second, first) in zip(answer, logits, best, strict=True):
-            if first - second > NEAR_TIE_NATS[backend]:
-                assert ours == row.argmax(), f"after {output.prompt!r}"
-                num_compared += 1
-    assert num_compared > 0.5 * len(PROMPTS) * NUM_NEW_TOKENS, "too many near ties to say anything"
+    near_tie = NEAR_TIE_NATS[backend]
+    assert_greedy_tokens_are_theirs(llm, PROMPTS, NUM_NEW_TOKENS, transformers_model.logits, near_tie)
 
 
 def test_loss_over_a_thousand_tokens_is_that_of_transformers(
     llm: LLM, transformers_model: TransformersLlama
 ) -> None:
-    text = (Path(octavo.__file__).parent.parent / "docs/architecture.md").read_text(encoding="utf-8")
-    token_ids = llm.get_tokenizer().encode(text)[: NUM_SCORED_TOKENS + 1]
-    assert len(token_ids) == NUM_SCORED_TOKENS + 1
-
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
-    output = llm.generate({"prompt_token_ids": token_ids}, params, use_tqdm=False)[0]
-    places = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
-    ours = -np.mean([place[token_id].logprob for token_id, place in places])
-
+    token_ids, logprobs = score_a_text(llm, NUM_SCORED_TOKENS)
+    ours = -np.mean(logprobs)
     logits = transformers_model.logits(token_ids)[:-1].astype(np.float64)
     largest = logits.max(axis=1, keepdims=True)
     log_sums = largest[:, 0] + np.log(np.exp(logits - largest).sum(axis=1))
