@@ -114,6 +114,7 @@ class AttentionThread {
             others += num_rows * record_size_;
             __builtin_memcpy(pages, ahead, sizeof pages);
         }
+        fold_block();
         if (part.begins_tile() && part.ends_tile()) {
             end(tile);
         }
@@ -186,18 +187,34 @@ class AttentionThread {
         if (chunks_.takes_pairs()) {
             join_values(groups, pages);
         }
-        const int num_blocks = (num_rows + MAX_ROWS - 1) / MAX_ROWS;
+        const int block_rows = Chunks::block_rows(cache_.head_size);
+        const int num_blocks = (num_rows + block_rows - 1) / block_rows;
         for (int block = 0; block < num_blocks; ++block) {
             const int begin = num_rows * block / num_blocks, end = num_rows * (block + 1) / num_blocks;
             float* out = others != nullptr ? others + begin * record_size_ : block_records_;
-            const Chunk chunk{pages, block == 0 ? ahead : pages, cache_.head_size,
-                              cache_.type == KVType::fp8_e4m3, instruction_.soft_cap};
-            chunks_.attend(end - begin, queries_ + begin * MAX_HEAD_SIZE, chunk, seen_ + begin, out);
-            for (int row = begin; others == nullptr && row < end; ++row) {
-                fold_record(records_ + row * record_size_, out + (row - begin) * record_size_,
-                            cache_.head_size);
+            const bool fetches = ahead != pages && (block == 0 || Chunks::BLOCKS_DIVIDE_FETCHING);
+            const Chunk chunk{
+                pages,
+                fetches ? ahead : pages,
+                {CHUNK_GROUPS * block / num_blocks, fetches ? CHUNK_GROUPS * (block + 1) / num_blocks : 0},
+                cache_.head_size,
+                cache_.type == KVType::fp8_e4m3,
+                instruction_.soft_cap};
+            chunks_.attend(end - begin, queries_ + begin * MAX_HEAD_SIZE, chunk, seen_ + begin, out,
+                           [this] { fold_block(); });
+            if (others == nullptr) {
+                unfolded_ = {begin, end};
             }
         }
+    }
+
+    // Fold the last block, if it has not been: while the next one is computed.
+    void fold_block() {
+        for (int row = unfolded_.begin; row < unfolded_.end; ++row) {
+            fold_record(records_ + row * record_size_,
+                        block_records_ + (row - unfolded_.begin) * record_size_, cache_.head_size);
+        }
+        unfolded_ = {0, 0};
     }
 
     // The pages of a chunk. A group that no row of the tile sees need not be there: the nearest stands for
@@ -301,6 +318,7 @@ class AttentionThread {
     Number* values_;        // a chunk's V: unpacked, together, or without what nobody sees
     float* value_scales_;   // and its scales
 
+    Span unfolded_{};  // rows whose records of a chunk are still in block_records_
     Part last_part_{};
     bool leads_others_ = false;  // who go on with the tile of the last part
 };

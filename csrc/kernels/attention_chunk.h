@@ -80,10 +80,11 @@ OCTAVO_INLINE Span groups_seen(const Span* seen, int num_rows) {
     return groups;
 }
 
-// A chunk as it lies in memory, and the one to fetch meanwhile.
+// A chunk as it lies in memory, and of the one that follows what to fetch meanwhile.
 struct Chunk {
     const GroupPage* pages;  // [CHUNK_GROUPS]
     const GroupPage* ahead;  // [CHUNK_GROUPS]; the same as `pages` if there is nothing to fetch
+    Span fetched;            // groups of `ahead` that these rows fetch, where blocks of rows divide them
     int head_size;
     bool has_scales;
     float soft_cap;  // 0: none
@@ -181,19 +182,19 @@ OCTAVO_INLINE void weigh_scores(const float* scores, const Chunk& chunk, Span gr
     store(record + chunk.head_size + GROUP, splat(reference));
 }
 
-// From scores [num_rows][CHUNK] to weights of the same shape: 0 for the tokens of `groups` that a row does not
-// see. Completes the rows' records but for the values. First all rows' greatest scores: what takes long to find
-// of one is found of several at a time.
+// From scores [num_rows][CHUNK] to weights [num_rows][weights_apart], which may lie where the scores do: 0
+// for the tokens of `groups` that a row does not see. Completes the rows' records but for the values. First
+// all rows' greatest scores: what takes long to find of one is found of several at a time.
 template <int MAX_ROWS, class Operand>
 OCTAVO_INLINE void softmax(float* scores, int num_rows, const Chunk& chunk, Span groups, const Span* seen,
-                           Operand* weights, float* records) {
+                           Operand* weights, int weights_apart, float* records) {
     float references[MAX_ROWS];
     for (int row = 0; row < num_rows; ++row) {
         const f32x16 greatest = finish_scores(scores + row * CHUNK, chunk, groups, seen[row]);
         references[row] = larger(LOWEST, reduce_max(greatest) * LOG2_E);
     }
     for (int row = 0; row < num_rows; ++row) {
-        weigh_scores(scores + row * CHUNK, chunk, groups, references[row], weights + row * CHUNK,
+        weigh_scores(scores + row * CHUNK, chunk, groups, references[row], weights + row * weights_apart,
                      records + row * record_size(chunk.head_size));
     }
 }

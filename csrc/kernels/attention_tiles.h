@@ -20,14 +20,18 @@ class AttentionTiles {
   public:
     using Number = uint16_t;
     using Operand = uint16_t;
-    // Two tiles: with two of K or V and four of sums, all eight there are.
-    static constexpr int MAX_ROWS = 32;
+    static constexpr int MAX_ROWS = 2 * LANES;
+    static constexpr bool BLOCKS_DIVIDE_FETCHING = true;
 
     explicit AttentionTiles(int head_size) : depth_(head_size % 32 == 0 ? 32 : 16) {}
 
     AttentionTiles(const AttentionTiles&) = delete;
 
     ~AttentionTiles() { _tile_release(); }
+
+    // Rows that go over a chunk together. Where K and V of a chunk, 16 rows and their scores fit the
+    // first-level cache, no more than that; otherwise the more the fewer times they are read.
+    static int block_rows(int head_size) { return is_small(head_size) ? LANES : 2 * LANES; }
 
     // Those that are computed for such rows: two by two, as AMX tiles hold V.
     static Span groups(const Span* seen, int num_rows) {
@@ -39,44 +43,86 @@ class AttentionTiles {
     bool takes_pairs() const { return depth_ == 2 * GROUP; }
 
     // The records of up to MAX_ROWS rows, whose queries lie one after the other, over a chunk of which each
-    // sees `seen[row]`.
-    void attend(int num_rows, const Operand* queries, const Chunk& chunk, const Span* seen, float* records) {
+    // sees `seen[row]`. What is to be done `meanwhile` is done between the products, before records are
+    // written.
+    template <class Meanwhile>
+    void attend(int num_rows, const Operand* queries, const Chunk& chunk, const Span* seen, float* records,
+                Meanwhile meanwhile) {
         alignas(64) float scores[MAX_ROWS * CHUNK];
-        alignas(64) uint16_t weights[MAX_ROWS * CHUNK];
         configure(num_rows);
         const Span span = groups(seen, num_rows);
         const int head_size = chunk.head_size;
-        for (int group = span.begin; group < span.end; group += 2) {
-            const uint8_t *left = chunk.pages[group].keys, *right = chunk.pages[group + 1].keys;
-            multiply(
-                {queries, MAX_HEAD_SIZE, head_size}, {GROUP, right - left, true},
-                [=](int d) { return left + d * GROUP * 2; }, scores + group * GROUP, CHUNK);
-        }
-        softmax<MAX_ROWS>(scores, num_rows, chunk, span, seen, weights, records);
-        const int first = span.begin * GROUP, num_tokens = (span.end - span.begin) * GROUP;
-        for (int d = 0; d < head_size; d += 2 * LANES) {
-            const bool has_right = d + LANES < head_size;
-            multiply(
-                {weights + first, CHUNK, num_tokens}, {head_size, has_right ? LANES * 4 : 0, has_right},
-                [&](int token) { return chunk.pages[(first + token) / GROUP].values + d * 4; }, records + d,
-                record_size(head_size));
-        }
+        multiply(
+            {queries, MAX_HEAD_SIZE, head_size}, {span.end - span.begin, GROUP},
+            [=, pages = chunk.pages + span.begin](int d, int column) {
+                return pages[column].keys + d * GROUP * 2;
+            },
+            scores + span.begin * GROUP, CHUNK);
+        meanwhile();
+        weigh(scores, num_rows, chunk, span, seen, records);
+        multiply(
+            {weights_of(scores) + span.begin * GROUP, WEIGHTS_APART, (span.end - span.begin) * GROUP},
+            {head_size / LANES, head_size},
+            [pages = chunk.pages + span.begin](unsigned token, int column) {
+                return pages[token / GROUP].values + column * LANES * 4;
+            },
+            records, record_size(head_size));
     }
 
   private:
-    // Tiles for so many rows: 0 and 1 are sums of the first 16, 2 and 3 of the others; 4 and 5 are rows, 6
-    // and 7 what they are multiplied with.
+    // Weights take the place of their row's scores.
+    static constexpr int WEIGHTS_APART = CHUNK * sizeof(float) / sizeof(Operand);
+
+    static Operand* weights_of(float* scores) { return reinterpret_cast<Operand*>(scores); }
+
+    static constexpr bool is_small(int head_size) { return head_size <= 64; }
+
+    // What multiplies tiles sleeps after 0.3 us without work, and takes as long to wake (on Sapphire Rapids).
+    // It stays awake during the softmax of so many rows.
+    static constexpr int ROWS_AWAKE = 8;
+
+    // As softmax. Where rows are more it keeps awake what multiplies tiles, and fetches. (With larger heads
+    // products take so long that neither pays.)
+    static void weigh(float* scores, int num_rows, const Chunk& chunk, Span span, const Span* seen,
+                      float* records) {
+        if (num_rows <= ROWS_AWAKE || !is_small(chunk.head_size)) {
+            softmax<MAX_ROWS>(scores, num_rows, chunk, span, seen, weights_of(scores), WEIGHTS_APART,
+                              records);
+            return;
+        }
+        for (int row = 0; row < num_rows; row += ROWS_AWAKE) {
+            fetch(chunk, row / ROWS_AWAKE);
+            _tile_dpbf16ps(0, 4, 6);  // of whatever there is
+            softmax<ROWS_AWAKE>(scores + row * CHUNK, smaller(ROWS_AWAKE, num_rows - row), chunk, span,
+                                seen + row, weights_of(scores + row * CHUNK), WEIGHTS_APART,
+                                records + row * record_size(chunk.head_size));
+        }
+    }
+
+    // Half of what is to be fetched: all at once would hold up the softmax.
+    static void fetch(const Chunk& chunk, int half) {
+        const int bytes = GROUP * chunk.head_size * static_cast<int>(sizeof(Number)) / 2;
+        for (int group = chunk.fetched.begin; group < chunk.fetched.end; ++group) {
+            for (int i = half * bytes; i < (half + 1) * bytes; i += 64) {
+                prefetch_far(chunk.ahead[group].keys + i);
+                prefetch_far(chunk.ahead[group].values + i);
+            }
+        }
+    }
+
+    // Tiles for so many rows: 0 to 3 are sums, 4 is rows and 5 those below, 6 and 7 are columns. Sums 2 and 3
+    // are of the rows below, or if there are none of the first.
     void configure(int num_rows) {
         if (num_rows == num_rows_) {
             return;
         }
         TileConfiguration configuration;
         const auto upper = static_cast<uint8_t>(smaller(num_rows, LANES));
-        const auto lower = static_cast<uint8_t>(larger(num_rows - LANES, 1));
+        const auto lower = static_cast<uint8_t>(num_rows > LANES ? num_rows - LANES : num_rows);
         configuration.num_rows[0] = configuration.num_rows[1] = configuration.num_rows[4] = upper;
         configuration.num_rows[2] = configuration.num_rows[3] = configuration.num_rows[5] = lower;
-        configuration.num_rows[6] = configuration.num_rows[7] = static_cast<uint8_t>(depth_ / 2);
         configuration.row_bytes[4] = configuration.row_bytes[5] = static_cast<uint16_t>(depth_ * 2);
+        configuration.num_rows[6] = configuration.num_rows[7] = static_cast<uint8_t>(depth_ / 2);
         configuration.load();
         num_rows_ = num_rows;
     }
@@ -87,36 +133,74 @@ class AttentionTiles {
     };
 
     struct Columns {
+        int count;        // of tiles, side by side
         int pairs_apart;  // from one row of a tile to the next
-        int64_t right;    // bytes from a tile to the one beside it
-        bool has_right;
     };
 
-    // out[row * stride]: the rows times a column of tiles, and beside it times the column to the right of it.
-    // `tile_at(i)`: what meets the rows' numbers from i on.
+    // out[row * stride]: the rows times the columns. `tile_at(i, column)`: what meets the rows' numbers from
+    // i on. Few rows take four columns no faster than two: they wait for memory, which two read more nearly in
+    // order.
     template <class TileAt>
     void multiply(const Rows& rows, const Columns& columns, TileAt tile_at, float* out, int stride) const {
-        const bool has_lower = num_rows_ > LANES;
-        const uint16_t* lower = rows.data + LANES * rows.stride;
+        for (int column = 0; column < columns.count; column += 2) {
+            if (num_rows_ > LANES) {
+                multiply<Second::rows>(rows, columns, tile_at, column, out, stride);
+            } else if (num_rows_ > ROWS_AWAKE && column + 4 <= columns.count) {
+                multiply<Second::columns>(rows, columns, tile_at, column, out, stride);
+                column += 2;
+            } else {
+                multiply<Second::none>(rows, columns, tile_at, column, out, stride);
+            }
+        }
+    }
+
+    // What two sums more are of: the rows below, or the next two columns.
+    enum class Second { none, rows, columns };
+
+    // Of two columns, or what there is of them; of the next two as well if they are SECOND.
+    template <Second SECOND, class TileAt>
+    OCTAVO_INLINE void multiply(const Rows& rows, const Columns& columns, TileAt tile_at, int column,
+                                float* out, int stride) const {
         const int64_t row_bytes = rows.stride * 2, pairs_bytes = columns.pairs_apart * 4;
+        const bool has_right = column + 1 < columns.count;
+        const int right = has_right ? column + 1 : column;
         _tile_zero(0);
         _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        if constexpr (SECOND != Second::none) {
+            _tile_zero(2);
+            _tile_zero(3);
+        }
         for (int i = 0; i < rows.size; i += depth_) {
-            const uint8_t* tile = tile_at(i);
             _tile_loadd(4, rows.data + i, row_bytes);
-            _tile_loadd(6, tile, pairs_bytes);
+            _tile_loadd(6, tile_at(i, column), pairs_bytes);
             _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, tile + columns.right, pairs_bytes);
+            _tile_loadd(7, tile_at(i, right), pairs_bytes);
             _tile_dpbf16ps(1, 4, 7);
-            if (has_lower) {
-                _tile_loadd(5, lower + i, row_bytes);
+            if constexpr (SECOND == Second::rows) {
+                _tile_loadd(5, rows.data + LANES * rows.stride + i, row_bytes);
                 _tile_dpbf16ps(2, 5, 6);
                 _tile_dpbf16ps(3, 5, 7);
             }
+            if constexpr (SECOND == Second::columns) {
+                _tile_loadd(6, tile_at(i, column + 2), pairs_bytes);
+                _tile_dpbf16ps(2, 4, 6);
+                _tile_loadd(7, tile_at(i, column + 3), pairs_bytes);
+                _tile_dpbf16ps(3, 4, 7);
+            }
         }
-        store_sums(out, stride, has_lower, columns.has_right);
+        out += column * LANES;
+        const int64_t out_bytes = stride * 4;
+        _tile_stored(0, out, out_bytes);
+        if (has_right) {
+            _tile_stored(1, out + LANES, out_bytes);
+        }
+        if constexpr (SECOND != Second::none) {
+            out += SECOND == Second::rows ? LANES * stride : 2 * LANES;
+            _tile_stored(2, out, out_bytes);
+            if (has_right) {
+                _tile_stored(3, out + LANES, out_bytes);
+            }
+        }
     }
 
     int depth_;

@@ -157,7 +157,7 @@ void attend_rows(const typename Element::Operand* queries, const Chunk& chunk, c
     alignas(64) typename Element::Operand weights[ROWS * CHUNK];
     const Span groups = groups_seen(seen, ROWS);
     score<Element, ROWS>(queries, chunk, groups, scores);
-    softmax<ROWS>(scores, ROWS, chunk, groups, seen, weights, records);
+    softmax<ROWS>(scores, ROWS, chunk, groups, seen, weights, CHUNK, records);
     int d = 0;
     for (; d + VALUE_VECTORS * GROUP <= chunk.head_size; d += VALUE_VECTORS * GROUP) {
         weigh<Element, ROWS, VALUE_VECTORS>(weights, chunk, groups, d, records);
@@ -174,20 +174,25 @@ class AttentionVectors {
     using Number = typename Element::Number;
     using Operand = typename Element::Operand;
     static constexpr int MAX_ROWS = VECTOR_ROWS;
+    static constexpr bool BLOCKS_DIVIDE_FETCHING = false;
 
     explicit AttentionVectors(int) {}
+
+    static constexpr int block_rows(int) { return MAX_ROWS; }
 
     static Span groups(const Span* seen, int num_rows) { return groups_seen(seen, num_rows); }
 
     static constexpr bool takes_pairs() { return false; }
 
-    // As attend_rows, of up to MAX_ROWS.
-    template <int ROWS = MAX_ROWS>
-    void attend(int num_rows, const Operand* queries, const Chunk& chunk, const Span* seen, float* records) {
+    // As attend_rows, of up to MAX_ROWS, after what is to be done `meanwhile`.
+    template <int ROWS = MAX_ROWS, class Meanwhile>
+    void attend(int num_rows, const Operand* queries, const Chunk& chunk, const Span* seen, float* records,
+                Meanwhile meanwhile) {
         if (num_rows == ROWS) {
+            meanwhile();
             attend_rows<Element, ROWS>(queries, chunk, seen, records);
         } else if constexpr (ROWS > 1) {
-            attend<ROWS - 1>(num_rows, queries, chunk, seen, records);
+            attend<ROWS - 1>(num_rows, queries, chunk, seen, records, meanwhile);
         }
     }
 };

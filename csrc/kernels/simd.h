@@ -60,6 +60,11 @@ OCTAVO_INLINE void prefetch(const void* address) {
     __builtin_prefetch(address, 0, 3);
 }
 
+// Into the second-level cache.
+OCTAVO_INLINE void prefetch_far(const void* address) {
+    __builtin_prefetch(address, 0, 2);
+}
+
 #if !defined(__AVX512BF16__)
 OCTAVO_INLINE void store_bf16_pairs(uint16_t* p, f32x16 x) {
     store_bf16(p, x);
