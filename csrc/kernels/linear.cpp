@@ -1,7 +1,8 @@
 // Linear maps: norm and rounding of the input, products, and what is done with each finished tile.
 //
 // Threads divide the outputs, never a sum. With few rows every thread prepares all of them for itself, which
-// takes less time than waiting for another; with many they prepare a share each and meet.
+// takes less time than waiting for another and fetching what it wrote; with many they prepare a share each and
+// meet.
 #include "kernels/linear.h"
 
 #include "kernels/multiply.h"
@@ -13,7 +14,8 @@ namespace octavo::OCTAVO_ISA {
 
 namespace {
 
-constexpr int64_t ROWS_PREPARED_ALONE = 2;
+// Two tiles, which no more than two threads could share.
+constexpr int64_t ROWS_PREPARED_ALONE = 2 * ROW_TILE;
 
 // Rows whose activations stay in the second-level cache while all panels pass by: half of one of 2 MiB, which
 // server processors have; panels take the rest.
@@ -76,24 +78,19 @@ class Preparation {
           to_(to),
           kinds_(linear),
           normed_(pieces.take<float>(to.k)),
-          rounded_(pieces.take<uint16_t>(to.padded_k)),
-          quantized_(take_quantized(1, to.k, pieces)) {}
+          rounded_(pieces.take<uint16_t>(to.padded_k)) {}
 
     // All rows: this thread for itself if `alone`, otherwise all threads together.
     void prepare_all(bool alone, Worker& worker) const {
         const int64_t num_rows = step_.num_tokens;
         if (alone) {
             prepare({0, num_rows});
-        } else if (num_rows < ROWS_OF_TURNS) {
-            prepare(share(num_rows, worker));
         } else {
             const int64_t total = (num_rows + ROW_TILE - 1) / ROW_TILE;
             Turns turns(worker, total);
             for (int64_t turn; (turn = turns.next()) < total;) {
                 prepare({turn * ROW_TILE, smaller((turn + 1) * ROW_TILE, num_rows)});
             }
-        }
-        if (!alone) {
             worker.wait();
         }
     }
@@ -115,11 +112,7 @@ class Preparation {
             x = normed_;
         }
         if (kinds_.quants) {
-            const QuantizedRow& row = to_.quants_tiled ? quantized_ : to_.quantized_rows(t);
-            quantize_row(x, to_.k, row);
-            if (to_.quants_tiled) {
-                put_in_tile(row, t);
-            }
+            quantize_row(x, to_.k, to_.quantized_row(t));
         }
         if (kinds_.pairs) {
             uint16_t* row = to_.pairs_tiled ? rounded_ : to_.pairs + t * to_.padded_k;
@@ -130,20 +123,6 @@ class Preparation {
         }
         if (kinds_.numbers) {
             __builtin_memcpy(to_.numbers + t * to_.k, x, to_.k * sizeof(float));
-        }
-    }
-
-    void put_in_tile(const QuantizedRow& row, int64_t t) const {
-        const QuantizedRow tile = to_.quantized_rows(t / ROW_TILE * ROW_TILE);
-        const int64_t r = t % ROW_TILE;
-        for (int64_t b = 0; b < to_.k / 32; ++b) {
-            const int64_t place = b * ROW_TILE + r;
-            __builtin_memcpy(tile.values + place * 32, row.values + b * 32, 32);
-            tile.scales[place] = row.scales[b];
-            tile.scaled_sums[place] = row.scaled_sums[b];
-            tile.sums[place] = row.sums[b];
-            tile.half_sums[2 * b * ROW_TILE + r] = row.half_sums[2 * b];
-            tile.half_sums[(2 * b + 1) * ROW_TILE + r] = row.half_sums[2 * b + 1];
         }
     }
 
@@ -172,7 +151,6 @@ class Preparation {
     Kinds kinds_;
     float* normed_;
     uint16_t* rounded_;
-    QuantizedRow quantized_;
 };
 
 // Adds bias and residual, or gates, and writes to the output.
@@ -353,23 +331,30 @@ class Products {
 
     void run_unit(Range rows, Range panels, Range after) {
         const Place place = locate(panels.begin);
-        const PackedMatrix* parts = linear_.parts.data();
         Unit unit{};
         unit.first = place.panel;
-        for (int64_t i = 0; i < panels.end - panels.begin; ++i) {
-            unit.panels[unit.count++] = place.data + i * place.part.panel_stride;
-            if (linear_.gated()) {
-                unit.panels[unit.count++] = parts[1].data + (place.panel + i) * parts[1].panel_stride;
-            }
-        }
+        unit.count = find(place, panels, unit.panels);
         if (after.begin < after.end) {
             const Range next = first_unit(after);
             const Place next_place = locate(next.begin);
-            unit.next = next_place.data;
-            unit.next_bytes = (next.end - next.begin) * next_place.part.panel_stride;
+            unit.num_next = find(next_place, next, unit.next);
+            unit.next_bytes = next_place.part.panel_stride;
         }
         output_.begin_unit(place.part, unit, place.first_column);
         MULTIPLY[static_cast<int>(place.part.format)](unit, x_, rows.begin, rows.end, context_, output_);
+    }
+
+    // Where the panels of a unit lie, whose first is at `place`, and how many they are.
+    int find(const Place& place, Range panels, const uint8_t** found) const {
+        int count = 0;
+        for (int64_t i = 0; i < panels.end - panels.begin; ++i) {
+            found[count++] = place.data + i * place.part.panel_stride;
+            if (linear_.gated()) {
+                const PackedMatrix& up = linear_.parts.data()[1];
+                found[count++] = up.data + (place.panel + i) * up.panel_stride;
+            }
+        }
+        return count;
     }
 
     const Linear& linear_;

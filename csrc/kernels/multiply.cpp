@@ -11,25 +11,28 @@ namespace {
 
 constexpr int SUMS_STRIDE = UNIT_PANELS * PANEL;
 
-// Fetches what comes next, a share after each tile of rows.
+// Fetches the panels that come next, a share at a time.
 class Prefetcher {
   public:
-    Prefetcher(const Unit& unit, int64_t num_tiles)
-        : next_(unit.next),
-          end_(unit.next + unit.next_bytes),
-          share_(round_up(unit.next_bytes / num_tiles + 1, 64)) {}
+    Prefetcher(const Unit& unit, int64_t num_shares)
+        : unit_(unit), share_(round_up(unit.num_next * unit.next_bytes / num_shares + 1, 64)) {}
 
     void fetch() {
-        const uint8_t* stop = share_ < end_ - next_ ? next_ + share_ : end_;
-        for (; next_ < stop; next_ += 64) {
-            __builtin_prefetch(next_, 0, 2);  // to the second level: the first holds what is in use
+        for (int64_t i = 0; i < share_ && panel_ < unit_.num_next; i += 64) {
+            prefetch_far(unit_.next[panel_] + at_);  // the first level holds what is in use
+            at_ += 64;
+            if (at_ >= unit_.next_bytes) {
+                at_ = 0;
+                ++panel_;
+            }
         }
     }
 
   private:
-    const uint8_t* next_;
-    const uint8_t* end_;
+    const Unit& unit_;
     int64_t share_;
+    int panel_ = 0;
+    int64_t at_ = 0;
 };
 
 template <Format F>
@@ -54,19 +57,23 @@ void multiply_many(const Unit& unit, const Activations& x, int64_t begin, int64_
     using Q = Quants<F>;
     configure_tiles(BLOCK / Q::SCALES_PER_BLOCK, context);
     const int64_t panel_bytes = round_up(UnpackedPanel::num_bytes(x.k), 64);
-    for (int p = 0; p < unit.count; ++p) {
-        unpack_for_tiles<F>(unit.panels[p], x.k, UnpackedPanel(context.scratch + p * panel_bytes, x.k));
-    }
-    Prefetcher prefetcher(unit, (end - begin + ROW_TILE - 1) / ROW_TILE);
+    Prefetcher prefetcher(unit, unit.count * (x.k / BLOCK));
     alignas(64) float sums[ROW_TILE * SUMS_STRIDE];
     for (int64_t row = begin; row < end; row += ROW_TILE) {
         for (int p = 0; p < unit.count; ++p) {
-            multiply_tiles<Q::SCALES_PER_BLOCK, Q::INFO.has_minimum>(
-                UnpackedPanel(context.scratch + p * panel_bytes, x.k), x.quantized_rows(row), x.k,
-                sums + p * PANEL, SUMS_STRIDE);
+            const UnpackedPanel panel(context.scratch + p * panel_bytes, x.k);
+            const QuantizedRow rows = x.quantized_rows(row);
+            if (row == begin) {
+                const Q quants(unit.panels[p], x.k);
+                multiply_tiles<Q>(panel, rows, x.k, sums + p * PANEL, SUMS_STRIDE, [&](int64_t block) {
+                    unpack_for_tiles(quants, block, panel);
+                    prefetcher.fetch();
+                });
+            } else {
+                multiply_tiles<Q>(panel, rows, x.k, sums + p * PANEL, SUMS_STRIDE, [](int64_t) {});
+            }
         }
         sink.take(row, static_cast<int>(smaller<int64_t>(ROW_TILE, end - row)), sums);
-        prefetcher.fetch();
     }
 }
 
@@ -165,8 +172,8 @@ void multiply_bf16(const Unit& unit, const Activations& x, int64_t begin, int64_
     for (int64_t row = begin; row < end; row += ROWS) {
         const int rows = static_cast<int>(smaller<int64_t>(ROWS, end - row));
         for (int p = 0; p < unit.count; p += 2) {
-            const bool has_next = unit.panels[p] - unit.panels[0] < unit.next_bytes;
-            const int64_t ahead = few && row == begin && has_next ? unit.next - unit.panels[0] : 0;
+            const bool fetches = few && row == begin && p < unit.num_next;
+            const int64_t ahead = fetches ? unit.next[0] - unit.panels[0] : 0;
             const uint8_t* right = unit.panels[smaller(p + 1, unit.count - 1)];
             multiply_bf16_tiles(unit.panels[p], right, x.pairs + row * x.padded_k, x.padded_k,
                                 rows > ROW_TILE, ahead, sums + p * PANEL, SUMS_STRIDE);

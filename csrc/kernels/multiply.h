@@ -42,12 +42,23 @@ struct Activations {
         return {quantized.values + row * k, quantized.scales + blocks, quantized.scaled_sums + blocks,
                 quantized.sums + blocks, quantized.half_sums + 2 * blocks};
     }
+
+    // Row `t` alone.
+    QuantizedRow quantized_row(int64_t t) const {
+        if (!quants_tiled) {
+            return quantized_rows(t);
+        }
+        const int64_t r = t % ROW_TILE;
+        const QuantizedRow tile = quantized_rows(t - r);
+        return {tile.values + r * 32, tile.scales + r,    tile.scaled_sums + r,
+                tile.sums + r,        tile.half_sums + r, ROW_TILE};
+    }
 };
 
 #if defined(__AVX512F__)
 constexpr int UNIT_PANELS = 4;   // panels a thread computes at a time, an even number
 constexpr int TILE_ROWS = 6;     // rows x 2 panels of integers and floats: 24 of 32 registers
-constexpr int DIRECT_ROWS = 4;   // up to so many rows quants are not unpacked first
+constexpr int DIRECT_ROWS = 8;   // up to so many rows quants are unpacked in registers
 constexpr int FLOAT_PANELS = 4;  // rows x 4 panels of floats: 24 of 32 registers
 #else
 constexpr int UNIT_PANELS = 2;
@@ -66,8 +77,9 @@ struct Unit {
     const uint8_t* panels[UNIT_PANELS];
     int count;
     int64_t first;  // number of the first panel in its matrix (of the gate and of the up panel, if gated)
-    const uint8_t* next;  // what the thread will read next; null: nothing
-    int64_t next_bytes;
+    const uint8_t* next[UNIT_PANELS];  // those that the thread reads next
+    int num_next;                      // 0: none
+    int64_t next_bytes;                // of each of these
 };
 
 // What a thread keeps while it multiplies.

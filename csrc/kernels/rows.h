@@ -163,63 +163,63 @@ inline void rope_head(const float* x, const float* angles, RopeStyle style, int 
 
 // A row of k numbers as blocks of 32 bytes with a scale each, and the sums that the zero points and minimums
 // of weights are multiplied with. Number i is scales[i / 32] * values[i].
+//
+// `apart` blocks from one of the row to the next lie other rows' blocks, where rows lie in tiles: block b has
+// values[32 b * apart], scales[b * apart], half_sums[2 b * apart] and [(2 b + 1) * apart].
 struct QuantizedRow {
     int8_t* values;      // [k], -127 to 127
     float* scales;       // [k / 32]
     float* scaled_sums;  // [k / 32]  scale * sum
     int32_t* sums;       // [k / 32]  of the block's values
     int32_t* half_sums;  // [k / 16]  of 16 values
+    int64_t apart = 1;
 };
 
-// Write the values and the scale of the 32 numbers of `x`. See quantize_row.
-OCTAVO_INLINE void quantize_block(const float* x, int8_t* values, float* scale) {
-    constexpr float LARGEST = 127.0f;
-    constexpr float TINY = 0x1p-119f;  // not far below it LARGEST / maximum is infinite; as good as zero
-    const f32x16 infinity = splat(HUGE_VALF);
-    const f32x16 a = load(x), b = load(x + LANES);
+OCTAVO_INLINE float greatest_of_block(const float* x) {
     // min takes its second operand for NaN: a maximum that is not finite tells of either.
-    const float maximum = reduce_max(max(min(abs(a), infinity), min(abs(b), infinity)));
-    const bool is_zero = maximum < TINY;
-    const f32x16 inverse = splat(is_zero ? 0.0f : LARGEST / maximum);
-    // max takes its second operand for NaN, which no integer stands for.
-    store_i8(values, to_i32(max(a * inverse, splat(-LARGEST))));
-    store_i8(values + LANES, to_i32(max(b * inverse, splat(-LARGEST))));
-    *scale = is_zero ? 0.0f : maximum / LARGEST + (maximum - maximum);  // infinity - infinity is NaN
+    const f32x16 infinity = splat(HUGE_VALF);
+    return reduce_max(max(min(abs(load(x)), infinity), min(abs(load(x + LANES)), infinity)));
 }
 
-// Fill in the sums of `count` blocks, at most 2, from `block` on. `values` are theirs; 76 bytes are read.
-OCTAVO_INLINE void sum_blocks(const int8_t* values, int64_t block, int count, const QuantizedRow& out) {
-    i32x16 sums = splat(0);  // lane i: of the 16 values from 4 i on, so that no lanes need to be added
-    for (int i = 0; i < 16; i += 4) {
-        sums = dot4(sums, splat_byte(1), load(reinterpret_cast<const uint8_t*>(values + i)));
-    }
-    int32_t sixteens[LANES];
-    store(sixteens, sums);
-    for (int i = 0; i < count; ++i) {
-        const int32_t first = sixteens[8 * i], second = sixteens[8 * i + 4];
-        out.half_sums[2 * (block + i)] = first;
-        out.half_sums[2 * (block + i) + 1] = second;
-        out.sums[block + i] = first + second;
-        out.scaled_sums[block + i] = out.scales[block + i] * static_cast<float>(first + second);
-    }
+// 16 numbers as multiples of a scale, and their sum.
+OCTAVO_INLINE int32_t quantize_half(const float* x, f32x16 inverse, int8_t* values) {
+    // max takes its second operand for NaN, which no integer stands for.
+    const i32x16 nearest = to_i32(max(load(x) * inverse, splat(-127.0f)));
+    store_i8(values, nearest);
+    return static_cast<int32_t>(reduce_add(to_f32(nearest)));  // exact
 }
 
 // Write x [k] as bytes: in each block of 32, scale = max|x| / 127 and values are the nearest multiples of it,
 // ties to even. A block with NaN or infinity gets the scale NaN, so that it shows in whatever it is
 // multiplied with.
 inline void quantize_row(const float* x, int64_t k, const QuantizedRow& out) {
+    constexpr float LARGEST = 127.0f;
+    constexpr float TINY = 0x1p-119f;  // not far below it LARGEST / maximum is infinite; as good as zero
     const int64_t num_blocks = k / 32;
-    for (int64_t block = 0; block < num_blocks; ++block) {
-        quantize_block(x + block * 32, out.values + block * 32, out.scales + block);
+    for (int64_t first = 0; first < num_blocks; first += LANES) {
+        const int count = static_cast<int>(smaller<int64_t>(LANES, num_blocks - first));
+        float maxima[LANES] = {}, inverses[LANES], scales[LANES];
+        for (int i = 0; i < count; ++i) {
+            maxima[i] = greatest_of_block(x + (first + i) * 32);
+        }
+        const f32x16 maximum = load(maxima);
+        const auto is_zero = greater(splat(TINY), maximum);
+        store(inverses, select(is_zero, zeros(), splat(LARGEST) / maximum));
+        const f32x16 scale = maximum / splat(LARGEST) + (maximum - maximum);  // infinity - infinity is NaN
+        store(scales, select(is_zero, zeros(), scale));
+        for (int i = 0; i < count; ++i) {
+            const float* block = x + (first + i) * 32;
+            const int64_t to = (first + i) * out.apart;
+            const f32x16 inverse = splat(inverses[i]);
+            const int32_t left = quantize_half(block, inverse, out.values + to * 32);
+            const int32_t right = quantize_half(block + LANES, inverse, out.values + to * 32 + LANES);
+            out.scales[to] = scales[i];
+            out.scaled_sums[to] = scales[i] * static_cast<float>(left + right);
+            out.sums[to] = left + right;
+            out.half_sums[2 * to] = left;
+            out.half_sums[2 * to + out.apart] = right;
+        }
     }
-    int64_t block = 0;
-    for (; block + 2 < num_blocks; block += 2) {
-        sum_blocks(out.values + block * 32, block, 2, out);
-    }
-    const int num_left = static_cast<int>(num_blocks - block);
-    int8_t values[128] = {};  // the last ones, since the row may end there
-    __builtin_memcpy(values, out.values + block * 32, num_left * 32);
-    sum_blocks(values, block, num_left, out);
 }
 
 // Write x [k] as bf16, to nearest, ties to even, and zeros up to `padded`, a multiple of 16.
