@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -20,9 +19,9 @@ from octavo.frontend.session import Session
 from octavo.types.outputs import RequestOutput
 from octavo.types.params import RequestOutputKind
 from octavo.types.steps import SchedulerOutput
+from tests.frontend.tiny_llm import GREEDY, make_llm
 from tests.tiny_model import CONTEXT
 
-GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 DELTA = msgspec.structs.replace(GREEDY, output_kind=RequestOutputKind.DELTA)
 SEEDED = SamplingParams(temperature=1.0, top_p=0.9, seed=7, max_tokens=12, ignore_eos=True)
 
@@ -30,10 +29,6 @@ SEEDED = SamplingParams(temperature=1.0, top_p=0.9, seed=7, max_tokens=12, ignor
 @pytest.fixture(scope="module", params=[1, 2], ids=["one step", "two steps in flight"])
 def llm(tiny_model: Path, request: pytest.FixtureRequest) -> LLM:
     return make_llm(tiny_model, pipeline_depth=request.param)
-
-
-def make_llm(path: Path, **settings: Any) -> LLM:
-    return LLM(str(path), **{"kv_cache_memory": "8MiB", "block_size": 16, "max_num_seqs": 8, **settings})
 
 
 def tokens_of(output: RequestOutput) -> list[int]:
