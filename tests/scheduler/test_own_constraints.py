@@ -129,7 +129,7 @@ def test_what_is_computed_again_counts_as_a_prompt_in_the_middle() -> None:
     assert counts(core) == {"a": 8}, "past its prompt, and not yet where it was"
 
 
-def test_prompts_run_in_every_so_manyth_step_while_others_decode() -> None:
+def test_prompts_run_in_every_nth_step_while_others_decode() -> None:
     core = make_core(1000, max_num_batched_tokens=16, prefill_schedule_interval=3)
     add(core, "a", length=4)
     assert counts(core) == {"a": 4}  # step 0

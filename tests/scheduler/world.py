@@ -181,7 +181,7 @@ class World:
             long_prefill_token_threshold=rng.choice([None, None, 0, 1, 3]),
             scheduling_policy=self.policy,
             priority_aging_s=rng.choice([0.0, 300.0]),
-            tenant_weights=rng.choice([None, "a=2", "a=0.5,b=3"]),
+            tenant_weights=rng.choice([None, {"a": 2}, {"a": 0.5, "b": 3}]),
             pipeline_depth=self.depth,
             **(throttles if self.is_throttled else {}),
         )
