@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import RequestError
+from octavo.types.options import RequestOptions
 from octavo.types.params import (
     FIELD_FEATURES,
     RepetitionDetectionParams,
@@ -17,8 +19,34 @@ from octavo.types.params import (
     StructuredOutputsParams,
     required_features,
 )
-from octavo.types.rules import field_rules
+from octavo.types.rules import CheckedStruct, field_rules
 from tests.types.param_values import ACCEPTED, DEEP, HUGE, REFUSED, nested
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        (SamplingParams, "temp", "SamplingParams has no field 'temp'; did you mean temperature?"),
+        (SamplingParams, "top", "SamplingParams has no field 'top'; did you mean top_p or top_k?"),
+        (SamplingParams, "maxtokens", "'maxtokens'; did you mean max_tokens or min_tokens"),
+        (StructuredOutputsParams, "regx", "StructuredOutputsParams has no field 'regx'; did you mean regex?"),
+        (RepetitionDetectionParams, "xyz", "'xyz'; there are max_pattern_size, min_pattern_size, min_count"),
+        (RequestOptions, "deadline", "RequestOptions has no field 'deadline'; did you mean deadline_s?"),
+    ],
+)
+def test_a_field_that_there_is_not_is_refused_with_those_that_may_be_meant(
+    kind: type[CheckedStruct], name: str, message: str
+) -> None:
+    with pytest.raises(RequestError, match=re.escape(message)) as caught:
+        kind(**{name: 1})
+    assert caught.value.param == name
+
+
+def test_a_field_inside_that_there_is_not_is_refused_in_the_same_way() -> None:
+    message = r"structured_outputs has no field 'regx'; did you mean regex\?"
+    with pytest.raises(RequestError, match=message) as caught:
+        SamplingParams(structured_outputs={"regx": "a"})
+    assert caught.value.param == "structured_outputs"
 
 
 def cases(table: dict[str, list[Any]]) -> list[Any]:
