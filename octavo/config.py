@@ -90,6 +90,11 @@ class CacheConfig:
         None, "exact number of KV cache blocks, whatever the memory (for tests)", least=2
     )
 
+    @property
+    def size_setting(self) -> str:
+        """The setting that makes the cache larger."""
+        return "kv_cache_memory" if self.num_blocks_override is None else "num_blocks_override"
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:

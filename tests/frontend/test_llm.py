@@ -133,8 +133,12 @@ def test_settings_that_cannot_work_are_refused_at_the_start(tiny_model: Path) ->
 
 
 def test_a_cache_too_small_for_the_context_says_what_fits(tiny_model: Path) -> None:
-    with pytest.raises(MemoryError, match=r"max_model_len=512.*at most 144"):
+    with pytest.raises(
+        MemoryError, match=r"max_model_len=512.*give it more with num_blocks_override.*at most 144"
+    ):
         make_llm(tiny_model, num_blocks_override=10)
+    with pytest.raises(MemoryError, match="give it more with kv_cache_memory"):
+        make_llm(tiny_model, kv_cache_memory="64KiB")
     llm = make_llm(tiny_model, num_blocks_override=10, max_model_len="auto")
     assert llm.engine.info.max_model_len == 144
     params = SamplingParams(max_tokens=None, ignore_eos=True)
