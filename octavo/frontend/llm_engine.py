@@ -15,6 +15,7 @@ from octavo.frontend.input_processor import InputProcessor, ProcessedInput, Prom
 from octavo.frontend.output_processor import OutputProcessor
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.hub import ALIASES, resolve_model, resolve_tokenizer
+from octavo.logs import ensure_logging
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import EngineInfo, RequestOutput
 from octavo.types.params import SamplingParams
@@ -38,7 +39,8 @@ class LLMEngine:
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> LLMEngine:
-        """Find, fetch if need be, and load the configured model."""
+        """Find, fetch if need be, and load the configured model. Shows the log, where nothing else does."""
+        ensure_logging("info" if config.observation.log_stats else "warning")
         alias = ALIASES.get(config.model.model)
         if alias is not None:
             check_architecture(alias.architecture)  # before it is fetched
