@@ -155,6 +155,19 @@ def test_requests_are_aborted_by_one_id_or_by_many(llm: LLM) -> None:
     assert_idle(llm)
 
 
+def test_the_one_of_several_that_cannot_be_done_in_time_is_named(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_times = llm.engine.client.core.deadlines._step_times
+    monkeypatch.setattr(step_times, "estimate_s", lambda num_tokens, num_steps: float(num_tokens))
+    with pytest.raises(RequestError, match=r"^request 1 of 3: deadline_s is 30, and .* about 40 s") as raised:
+        llm.generate(["fine", "x" * 35, "fine"], GREEDY, use_tqdm=False, deadline_s=30)
+    assert raised.value.param == "deadline_s"
+    with pytest.raises(RequestError, match=r"^deadline_s is 30, and"):
+        llm.generate("x" * 35, GREEDY, use_tqdm=False, deadline_s=30)
+    assert_idle(llm)
+
+
 @pytest.mark.parametrize("given", [[], [GREEDY]])
 def test_a_list_of_params_of_another_length_is_refused(llm: LLM, given: list[SamplingParams]) -> None:
     with pytest.raises(RequestError, match=f"{len(given)} items for 2 prompts"):
