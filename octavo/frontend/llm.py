@@ -143,9 +143,12 @@ class LLM:
             deadline_s=deadline_s,
         )
 
-    def session(self, *, tenant: str | None = None, cache_salt: str | None = None) -> Session:
-        """A text that you and the model write in turns; see `Session`."""
-        options = RequestOptions(tenant=tenant, cache_salt=cache_salt, resumable=True)
+    def session(
+        self, *, priority: int = 0, tenant: str | None = None, cache_salt: str | None = None
+    ) -> Session:
+        """A text that you and the model write in turns; see `Session`. Raises RequestError."""
+        options = RequestOptions(priority=priority, tenant=tenant, cache_salt=cache_salt, resumable=True)
+        options.check_against(self.config.scheduler.scheduling_policy)
         request_id = f"LLM.session-{self._num_requests}"
         self._num_requests += 1
         session = Session(request_id, self.engine, self._step, options)

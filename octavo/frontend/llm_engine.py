@@ -77,10 +77,11 @@ class LLMEngine:
             self._require_open()
             arrival_time = time.time()
             begins = not self.output_processor.has_session(request_id)
+            goes_on = request.options.resumable and not begins
             core_ids = self.output_processor.add_request(request_id, request, arrival_time)
             try:
                 for index, core_id in enumerate(core_ids):
-                    self.client.add_request(request.for_answer(core_id, index, arrival_time))
+                    self.client.add_request(request.for_answer(core_id, index, arrival_time, goes_on))
             except BaseException:  # all answers or none
                 self.output_processor.take_back(request_id, core_ids, begins)
                 if begins:
@@ -103,6 +104,13 @@ class LLMEngine:
         if isinstance(request_ids, str):
             request_ids = [request_ids]
         self.client.abort_requests(self.output_processor.abort_requests(request_ids))
+
+    def stop_turns(self, request_id: str) -> None:
+        """End the turn of a session that is under way, and drop those to come. The session goes on with what
+        there is: prompt and answer so far, but for its last token. Nothing more is heard of the turns.
+        """
+        with self.lock:
+            self.client.stop_turns(self.output_processor.forget_turns(request_id))
 
     def pause(self, state: PauseState) -> None:
         """Let nothing run, or only what has begun (PAUSED_NEW, and stepping until `has_begun_requests` is

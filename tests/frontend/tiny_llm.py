@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from octavo import LLM, SamplingParams
 from octavo.scheduler.scheduler import Scheduler
+from octavo.types.outputs import RequestOutput
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
@@ -24,3 +26,14 @@ def assert_idle(llm: LLM) -> None:
     assert not core_of(llm).has_unfinished_requests()
     assert core_of(llm).kv_cache.usage == 0
     core_of(llm).check()
+
+
+def tokens_of(output: RequestOutput) -> list[int]:
+    return output.outputs[0].token_ids
+
+
+def at_once(llm: LLM, context: Sequence[int], params: SamplingParams) -> list[int]:
+    """What `llm` generates after `context`, without any of it in the cache."""
+    llm.reset_prefix_cache()
+    (output,) = llm.generate(list(context), params, use_tqdm=False)
+    return tokens_of(output)

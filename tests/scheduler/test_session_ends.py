@@ -136,7 +136,52 @@ def test_stopping_a_request_that_is_no_session_ends_it() -> None:
     assert worker_is_empty(core)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_stopping_all_turns_drops_those_to_come_and_the_session_goes_on(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    for prompt in ([1, 2, 3], [8], [9]):
+        core.add_request(a_turn(prompt, FOREVER))
+    got: list[int] = []
+    while len(got) < 4:
+        got += tokens_of(core.step().outputs)
+    core.stop_turns(["s"])
+    core.scheduler.check()
+    assert core.step().outputs == []
+    assert not core.has_unfinished_requests()
+    last = a_turn([4])
+    assert tokens_of(run_turn(core, last)) == generate_after([1, 2, 3, *got[:3], 4], last, MODEL_LEN)[0]
+
+
+def test_stopping_all_turns_of_a_session_that_is_to_end_ends_it() -> None:
+    core = make_core(100)
+    for message in (a_turn([1], FOREVER), a_turn([2]), the_end()):
+        core.add_request(message)
+    core.step()
+    core.stop_turns(["s"])
+    assert not core.scheduler.requests
+    assert worker_is_empty(core)
+
+
+def test_stopping_all_turns_of_an_idle_session_or_of_nobody_does_nothing() -> None:
+    core = make_core(100)
+    turns = [a_turn([1]), a_turn([2])]
+    first = tokens_of(run_turn(core, turns[0]))
+    core.stop_turns(["s", "nobody"])
+    assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
+
+
 # --------------------------------------------------------------------------------------------------- errors
+
+
+def test_a_turn_that_goes_on_is_refused_where_its_session_has_ended_unheard() -> None:
+    core = make_core(100)
+    turns = [a_turn([1]), a_turn([2], goes_on=True)]
+    assert [tokens_of(run_turn(core, turn)) for turn in turns] == due(*turns)
+    core.abort_requests(["s"])
+    with pytest.raises(RequestError, match="the session has ended; begin another") as raised:
+        core.add_request(a_turn([3], goes_on=True))
+    assert raised.value.param == "session"
+    assert not core.scheduler.requests
 
 
 @pytest.mark.parametrize("depth", [1, 2])
