@@ -209,7 +209,7 @@ def struct(kind: type[CheckedStruct]) -> Rule:
             refuse(name, value, f"a {kind.__name__} or an object with its fields")
         for given in value:
             if given not in kind.__struct_fields__:
-                suggestion = suggest(str(given), kind.__struct_fields__)
+                suggestion = suggest(given if isinstance(given, str) else "", kind.__struct_fields__)
                 raise _error(name, f"has no field {_shown(given)}; {suggestion}")
         try:
             return kind(**value)
