@@ -8,7 +8,6 @@ is one new field. What start-up discovers (the model's shape, the number of bloc
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from decimal import Decimal
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, suggest
 
 DEFAULT_MODEL = "smollm2"
 
@@ -26,6 +25,8 @@ AUTO: Literal["auto"] = "auto"
 KERNEL_BLOCK = 16  # tokens: the native backend's kernels take the KV cache in pieces of so many
 
 MOST = 2**53  # of any number: more than any machine has
+
+_NUMBERS_BY_NAME = Mapping[str, float]  # a kind of settings
 
 _NUMBER = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?)?b?\s*")
 _UNITS = {"": 1} | {
@@ -89,6 +90,11 @@ class CacheConfig:
         None, "exact number of KV cache blocks, whatever the memory (for tests)", least=2
     )
 
+    @property
+    def size_setting(self) -> str:
+        """The setting that makes the cache larger."""
+        return "kv_cache_memory" if self.num_blocks_override is None else "num_blocks_override"
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -106,7 +112,7 @@ class SchedulerConfig:
         None, "most requests that are in the middle of their prompts at once; default: no limit", least=1
     )
     prefill_schedule_interval: int = _setting(
-        1, "run prompts in every so manyth step only, as long as others decode", least=1, most=2**16
+        1, "only every Nth step runs prompts, as long as others decode; 1 = every step", least=1, most=2**16
     )
     watermark: float = _setting(
         0.0, "share of the KV cache that admission leaves free for those who run", least=0, most=0.9
@@ -118,8 +124,11 @@ class SchedulerConfig:
     priority_aging_s: float = _setting(
         300.0, "seconds of waiting that count as much as one level of priority; 0 = nothing does"
     )
-    tenant_weights: str | None = _setting(
-        None, "shares of tenants under the fair policy, like alice=2,bob=0.5; those not named have 1"
+    tenant_weights: Mapping[str, float] | None = _setting(
+        None,
+        "shares of tenants under the fair policy, like alice=2,bob=0.5; those not named have 1",
+        least=0.001,
+        most=10**6,
     )
     enable_cascade_attention: bool = _setting(
         True, "attend a beginning that all running requests share once for all of them"
@@ -174,6 +183,7 @@ class EngineConfig:
             section = getattr(self, setting.section) if setting.section else self
             setting.check(name, getattr(section, name))
         self._check_backend()
+        self._check_tenant_weights()
         self._check_kv_events()
 
     def _check_backend(self) -> None:
@@ -185,6 +195,15 @@ class EngineConfig:
             )
         if self.backend == "reference":
             self.require_reference_dtype()
+
+    def _check_tenant_weights(self) -> None:
+        """Raise ConfigError for weights that no policy looks at."""
+        weights, policy = self.scheduler.tenant_weights, self.scheduler.scheduling_policy
+        if weights is not None and policy != "fair":
+            raise ConfigError(
+                f"tenant_weights is {weights!r:.80}, but under the {policy} policy tenants have no shares; "
+                "set scheduling_policy to fair, or leave this out"
+            )
 
     def _check_kv_events(self) -> None:
         """Raise ConfigError for settings of KV events that have nothing to work on."""
@@ -211,16 +230,15 @@ class EngineConfig:
     def from_settings(cls, **given: Any) -> EngineConfig:
         """A configuration from flat names (`max_num_seqs=4`), as `LLM(...)` and the command line give them.
 
-        Numbers may be texts with a unit: `kv_cache_memory="2GiB"`, `max_model_len="32k"`. Raises ConfigError,
+        Numbers may be texts, whole ones with a unit: `watermark="0.1"`, `kv_cache_memory="2GiB"`,
+        `max_model_len="32k"`. So may numbers by name: `tenant_weights="alice=2,bob=0.5"`. Raises ConfigError,
         also for a name that is no setting.
         """
         known = settings()
         sections: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-                listed = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-                raise ConfigError(f"there is no setting {name!r}; {listed}")
+                raise ConfigError(f"there is no setting {name!r}; {suggest(name, known)}")
             sections.setdefault(known[name].section, {})[name] = known[name].parse(value)
         own = sections.pop("", {})
         default = cls()
@@ -239,26 +257,39 @@ class Setting(NamedTuple):
     field: Field[Any]
 
     def parse(self, value: Any) -> Any:
-        """A number written as a text, with a unit or without, as that number; anything else as it is."""
-        match = _NUMBER.fullmatch(value.lower()) if isinstance(value, str) else None
-        if match is None or int not in self.kinds:
+        """What a text stands for, where this is a setting of numbers; anything else as it is."""
+        if not isinstance(value, str):
             return value
-        return int(Decimal(match[1]) * _UNITS[match[2] or ""])
+        if int in self.kinds:
+            return _whole_number(value)
+        if float in self.kinds:
+            return _number(value)
+        return _numbers_by_name(value) if _NUMBERS_BY_NAME in self.kinds else value
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, saying what is allowed, for a value that is not."""
-        if not any(self._allows(kind, value) for kind in self.kinds):
-            raise ConfigError(f"{name} is {value!r:.80}; it must be {self._describe_allowed(value)}")
+        if any(self._allows(kind, value) for kind in self.kinds):
+            return
+        given = f"is {value!r:.80}"
+        if _NUMBERS_BY_NAME in self.kinds and isinstance(value, Mapping):
+            refused = {key: number for key, number in value.items() if not self._allows_entry(key, number)}
+            given = f"holds {refused!r:.80}"
+        raise ConfigError(f"{name} {given}; it must be {self._describe_allowed(value)}")
 
     def _allows(self, kind: Any, value: Any) -> bool:
         if get_origin(kind) is Literal:
             return value in get_args(kind)
+        if kind == _NUMBERS_BY_NAME:
+            return isinstance(value, Mapping) and all(map(self._allows_entry, value.keys(), value.values()))
         # To Python True is a number and 2 no float; here it is the other way round.
         if type(value) is not kind and not (kind is float and type(value) is int):
             return False
         return (
             kind not in (int, float) or self.field.metadata["least"] <= value <= self.field.metadata["most"]
         )
+
+    def _allows_entry(self, key: Any, number: Any) -> bool:
+        return isinstance(key, str) and key != "" and self._allows(float, number)
 
     def _describe_allowed(self, value: Any) -> str:
         """What is allowed, in words for someone who gave `value`."""
@@ -271,9 +302,34 @@ class Setting(NamedTuple):
             str: "a text",
             int: f"a whole number{limits}{units}",
             float: f"a number{limits}",
+            _NUMBERS_BY_NAME: f"numbers{limits} by name, each name once, like alice=2,bob=0.5",
         }
         kinds = [kind for kind in self.kinds if kind is not NoneType]
         return ", or ".join(words.get(kind) or " or ".join(get_args(kind)) for kind in kinds)
+
+
+def _whole_number(text: str) -> int | str:
+    """A number, with a unit or without; a text that is none as it is."""
+    match = _NUMBER.fullmatch(text.lower())
+    if match is None:
+        return text
+    number = Decimal(match[1]) * _UNITS[match[2] or ""]
+    return int(number) if match[2] or number == int(number) else text
+
+
+def _number(text: str) -> float | str:
+    """A number; a text that is none as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _numbers_by_name(text: str) -> dict[str, float | str] | str:
+    """`alice=2,bob=0.5` as a mapping; a text that gives a name twice as it is."""
+    pairs = [pair.rpartition("=") for pair in text.split(",") if pair.strip()]
+    numbers = {name.strip(): _number(number) for name, _, number in pairs}
+    return numbers if len(numbers) == len(pairs) else text
 
 
 @functools.cache

@@ -4,6 +4,11 @@ One family under `OctavoError`; each member also inherits the builtin a Python u
 idiomatic `except ValueError` works. A message says what was given, what is allowed and what to do about it.
 """
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
 
 class OctavoError(Exception):
     """Base of every error that Octavo raises on purpose."""
@@ -50,3 +55,10 @@ class EventsLostError(OctavoError, LookupError):
 
 class EngineDeadError(OctavoError, RuntimeError):
     """The engine failed in a way it cannot recover from; a new one must be made."""
+
+
+def suggest(name: str, known: Collection[str]) -> str:
+    """The end of a message about a `name` that is not among those `known`: which may have been meant."""
+    near = [each for each in known if name and each.startswith(name)]
+    near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,10 @@ from octavo.errors import ConfigError
         ("max_num_seqs", 0, "max_num_seqs is 0; it must be a whole number of at least 1"),
         ("max_num_seqs", True, "max_num_seqs is True; it must be a whole number"),
         ("max_num_seqs", 2.0, "max_num_seqs is 2.0; it must be a whole number"),
+        ("max_num_seqs", "2.5", r"max_num_seqs is '2\.5'; it must be a whole number"),
+        ("watermark", "much", "watermark is 'much'; it must be a number of at least 0 and at most 0.9"),
+        ("watermark", "0.95", "watermark is 0.95; it must be a number of at least 0 and at most 0.9"),
+        ("priority_aging_s", "5m", "priority_aging_s is '5m'; it must be a number of at least 0"),
         ("max_model_len", "long", "must be a whole number of at least 2 .*, or auto"),
         ("kv_cache_memory", "auto", "kv_cache_memory is 'auto'; .*32k and 2GiB are numbers"),
         ("memory_utilization", float("nan"), "memory_utilization is nan; .*at least 0.001 and at most 1"),
@@ -36,6 +41,7 @@ from octavo.errors import ConfigError
         ("kv_cache_dtype", "int4", "it must be auto or bf16 or f32 or fp8_e4m3"),
         ("block_size", 24, "block_size is 24; it must be a multiple of 16, unless backend is reference"),
         ("max_sequences", 3, "there is no setting 'max_sequences'; did you mean .*max_num_seqs"),
+        ("max_model", 3, r"there is no setting 'max_model'; did you mean max_model_len\?"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_with_what_is(name: str, value: Any, complaint: str) -> None:
@@ -52,10 +58,70 @@ def test_a_value_that_is_not_allowed_is_refused_with_what_is(name: str, value: A
         ("1.5 MiB", 3 * 2**19),
         ("512m", 512_000_000),
         ("0.5TiB", 2**39),
+        ("4.0", 4),
     ],
 )
 def test_numbers_may_have_units(text: str, number: int) -> None:
     assert EngineConfig.from_settings(kv_cache_memory=text).cache.kv_cache_memory == number
+
+
+@pytest.mark.parametrize(("text", "number"), [("0.1", 0.1), ("1e-3", 0.001), ("0", 0.0)])
+def test_numbers_that_need_not_be_whole_may_be_texts_too(text: str, number: float) -> None:
+    assert EngineConfig.from_settings(watermark=text).scheduler.watermark == number
+
+
+def fair(weights: Any) -> Any:
+    """What becomes of weights that are given under the fair policy."""
+    config = EngineConfig.from_settings(scheduling_policy="fair", tenant_weights=weights)
+    return config.scheduler.tenant_weights
+
+
+@pytest.mark.parametrize(
+    ("given", "weights"),
+    [
+        (" alice=2, bob = 0.5,a=b=1e-3,", {"alice": 2.0, "bob": 0.5, "a=b": 0.001}),
+        ({"alice": 2, "a,b=c": 0.5}, {"alice": 2, "a,b=c": 0.5}),
+        ("", {}),
+        ({}, {}),
+        (None, None),
+    ],
+)
+def test_weights_of_tenants_are_numbers_by_name_or_such_a_text(given: Any, weights: Any) -> None:
+    assert fair(given) == weights
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("bob=1,alice", "holds {'': 'alice'}"),
+        ("bob=1,alice=", "holds {'alice': ''}"),
+        ("bob=1,alice=two", "holds {'alice': 'two'}"),
+        ("bob=1,alice=0", "holds {'alice': 0.0}"),
+        ("bob=1,alice=-1", "holds {'alice': -1.0}"),
+        ("bob=1,alice=nan", "holds {'alice': nan}"),
+        ("bob=1,a=1e9", "holds {'a': 1000000000.0}"),
+        ("bob=1,=2", "holds {'': 2.0}"),
+        ("bob=1,bob=3", "is 'bob=1,bob=3'"),
+        ({"bob": 1, "alice": "2"}, "holds {'alice': '2'}"),
+        ({"bob": 1, "alice": True}, "holds {'alice': True}"),
+        ({"bob": 1, 7: 2.0}, "holds {7: 2.0}"),
+        ({"bob": 1, "": 2.0}, "holds {'': 2.0}"),
+        (["bob"], r"is ['bob']"),
+        (2, "is 2"),
+    ],
+)
+def test_weights_that_are_none_are_named(given: Any, named: str) -> None:
+    allowed = "numbers of at least 0.001 and at most 1000000 by name, each name once, like alice=2,bob=0.5"
+    with pytest.raises(ConfigError, match=re.escape(f"tenant_weights {named}; it must be {allowed}")):
+        fair(given)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_weights_that_no_policy_looks_at_are_refused(policy: str) -> None:
+    with pytest.raises(ConfigError, match=f"but under the {policy} policy .* set scheduling_policy to fair"):
+        EngineConfig.from_settings(scheduling_policy=policy, tenant_weights={"alice": 2})
+    with pytest.raises(ConfigError, match=r"tenant_weights holds \{'alice': 0\}"):
+        EngineConfig.from_settings(scheduling_policy=policy, tenant_weights={"alice": 0})
 
 
 def test_auto_is_a_context_length_and_stays_a_word() -> None:

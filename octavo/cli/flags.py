@@ -71,9 +71,9 @@ class _Source(NamedTuple):
 class FieldOption(click.Option):
     """A flag made from a field. `section` is its heading in the help."""
 
-    def __init__(self, source: _Source, section: str, number_type: type = int) -> None:
+    def __init__(self, source: _Source, section: str, numbers_as_texts: bool = False) -> None:
         flag = spell_flag(source.name)
-        attributes = _click_type(source.kinds, number_type)
+        attributes = _click_type(source.kinds, numbers_as_texts)
         super().__init__(
             [f"{flag}/--no-{flag[2:]}" if attributes["type"] is bool else flag, source.name],
             default=source.default,
@@ -106,7 +106,7 @@ def engine_options() -> list[click.Parameter]:
             _Source(name, setting.kinds, setting.field.default, setting.field.metadata["help"]),
             setting.section.capitalize() or "Engine",
             # The configuration knows units of numbers, and says what is allowed better than click can.
-            number_type=str,
+            numbers_as_texts=True,
         )
         for name, setting in settings().items()
         if name != "model"
@@ -175,14 +175,16 @@ def _with_flags(message: str) -> str:
     )
 
 
-def _click_type(kinds: tuple[Any, ...], number_type: type) -> dict[str, Any]:
+def _click_type(kinds: tuple[Any, ...], numbers_as_texts: bool) -> dict[str, Any]:
     """How click is told of a field's types. None means "not given", and so is no type."""
-    kinds = tuple(kind for kind in kinds if kind is not NoneType)
-    if int in kinds:
-        return {"type": number_type, "metavar": "NUMBER"}
-    (kind,) = kinds
+    for kind in (int, float):
+        if kind in kinds:
+            return {"type": str if numbers_as_texts else kind, "metavar": "NUMBER"}
+    (kind,) = (kind for kind in kinds if kind is not NoneType)
     if get_origin(kind) is Literal:
         return {"type": click.Choice(get_args(kind))}
+    if get_origin(kind) is Mapping:
+        return {"type": str, "metavar": "NAME=NUMBER,..."}
     if get_origin(kind) is Sequence:
         (item,) = get_args(kind)
         return {"type": UNICODE_TEXT if item is str else item, "multiple": True}

@@ -53,7 +53,7 @@ def build_engine(
     max_model_len = longest
     if config.model.max_model_len == AUTO:
         max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
-    check_fits(kv_config, max_model_len)
+    check_fits(kv_config, max_model_len, config.cache.size_setting)
     logger.info(
         "the KV cache has %d blocks of %d tokens (%.0f MiB): room for %.1f sequences of %d tokens",
         kv_config.num_blocks,

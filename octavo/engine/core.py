@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from octavo.engine.deadlines import Deadlines
 from octavo.logs import get_logger
@@ -69,7 +69,7 @@ class EngineCore:
         not in time.
         """
         if request.deadline_s is not None:
-            self.deadlines.check(request, self.scheduler.num_cached_tokens(request))
+            self.deadlines.check(request, self.scheduler.num_tokens_to_compute(request))
         self.scheduler.add_request(request)
         self.deadlines.watch(request)
 
@@ -80,6 +80,10 @@ class EngineCore:
     def stop_requests(self, request_ids: Iterable[str]) -> None:
         """End requests whose text has come to a stop string, of a session the turn. Nothing more is heard."""
         self.scheduler.stop_requests(request_ids)
+
+    def stop_turns(self, request_ids: Sequence[str]) -> None:
+        """End the turns of sessions that are under way or to come; the sessions go on. Nothing is heard."""
+        self.scheduler.stop_turns(request_ids)
 
     def has_unfinished_requests(self) -> bool:
         """Whether another step would do anything for anyone."""

@@ -78,11 +78,11 @@ class Deadlines:
         self._due: list[tuple[float, int, EngineCoreRequest]] = []  # a heap, the next one first
         self._numbers = count()
 
-    def check(self, request: EngineCoreRequest, num_cached_tokens: int) -> None:
+    def check(self, request: EngineCoreRequest, num_prompt_tokens: int) -> None:
         """Raise RequestError for a deadline that is past, or that cannot be met at the measured speed.
 
-        What the request must do at least counts, as if it ran alone: the part of its prompt that is not
-        cached, and as many tokens as it will surely generate.
+        What the request must do at least counts, as if it ran alone: `num_prompt_tokens`, the part of its
+        prompt that is not cached, and as many tokens as it will surely generate.
         """
         if request.deadline_s is None:
             return
@@ -90,7 +90,7 @@ class Deadlines:
         may_stop_early = not params.ignore_eos or params.stop or params.stop_token_ids
         least = params.min_tokens if may_stop_early or params.max_tokens is None else params.max_tokens
         num_outputs = max(least, 1)
-        num_prompt_tokens = max(len(request.prompt_token_ids) - num_cached_tokens, 1)
+        num_prompt_tokens = max(num_prompt_tokens, 1)
         num_steps = -(-num_prompt_tokens // self._max_num_batched_tokens) + num_outputs - 1
         needed_s = self._step_times.estimate_s(num_prompt_tokens + num_outputs - 1, num_steps)
         if request.deadline_s <= 0 or needed_s > request.deadline_s:

@@ -34,8 +34,13 @@ class ProcessedInput:
     options: RequestOptions
     eos_token_ids: frozenset[int]
 
-    def for_answer(self, request_id: str, index: int, arrival_time: float) -> EngineCoreRequest:
-        """The request for one of the n answers; the prompt's logprobs are computed with the first."""
+    def for_answer(
+        self, request_id: str, index: int, arrival_time: float, goes_on: bool
+    ) -> EngineCoreRequest:
+        """The request for one of the n answers; the prompt's logprobs are computed with the first.
+
+        `goes_on` says that it is not the first turn of its session.
+        """
         params = self.params.for_answer(index)
         if index > 0:
             params = msgspec.structs.replace(params, prompt_logprobs=None)
@@ -49,6 +54,7 @@ class ProcessedInput:
             tenant=self.options.tenant_name,
             deadline_s=self.options.deadline_s,
             resumable=self.options.resumable,
+            goes_on=goes_on,
             cache_salt=self.options.cache_salt,
         )
 

@@ -85,16 +85,12 @@ class LLM:
         columns = [_one_each(name, value, len(prompts)) for name, value in given.items()]
         requests = []
         for index, (prompt, params, urgency, who, seconds) in enumerate(zip(prompts, *columns, strict=True)):
-            try:
+            with _errors_name(index, len(prompts)):
                 options = RequestOptions(
                     priority=urgency, tenant=who, deadline_s=seconds, cache_salt=cache_salt
                 )
                 process = self.engine.input_processor.process_inputs
                 requests.append(process(prompt, final_only(params), options))
-            except RequestError as error:
-                if len(prompts) == 1:
-                    raise
-                raise RequestError(f"request {index} of {len(prompts)}: {error}", error.param) from error
         return self._run(requests, use_tqdm)
 
     def chat(  # noqa: PLR0913 - the arguments users know from vLLM's LLM.chat
@@ -147,9 +143,12 @@ class LLM:
             deadline_s=deadline_s,
         )
 
-    def session(self, *, tenant: str | None = None, cache_salt: str | None = None) -> Session:
-        """A text that you and the model write in turns; see `Session`."""
-        options = RequestOptions(tenant=tenant, cache_salt=cache_salt, resumable=True)
+    def session(
+        self, *, priority: int = 0, tenant: str | None = None, cache_salt: str | None = None
+    ) -> Session:
+        """A text that you and the model write in turns; see `Session`. Raises RequestError."""
+        options = RequestOptions(priority=priority, tenant=tenant, cache_salt=cache_salt, resumable=True)
+        options.check_against(self.config.scheduler.scheduling_policy)
         request_id = f"LLM.session-{self._num_requests}"
         self._num_requests += 1
         session = Session(request_id, self.engine, self._step, options)
@@ -183,8 +182,9 @@ class LLM:
             missing = set(ids)
             try:
                 with _progress_bar(use_tqdm, len(requests)) as show, deferred_interrupt() as was_interrupted:
-                    for request_id, request in zip(ids, requests, strict=True):
-                        self.engine.add_processed(request_id, request)
+                    for index, request in enumerate(requests):
+                        with _errors_name(index, len(requests)):
+                            self.engine.add_processed(ids[index], request)
                     while missing:
                         for output in self._step():
                             if output.request_id in missing:
@@ -243,6 +243,17 @@ def _one_each(name: str, given: Any, count: int) -> list[Any]:
             f"{name} has {len(given)} items for {count} prompts; give one for all, or one for each", name
         )
     return list(given)
+
+
+@contextmanager
+def _errors_name(index: int, count: int) -> Iterator[None]:
+    """Say in a RequestError which of several requests it is about."""
+    try:
+        yield
+    except RequestError as error:
+        if count == 1:
+            raise
+        raise RequestError(f"request {index} of {count}: {error}", error.param) from error
 
 
 @contextmanager

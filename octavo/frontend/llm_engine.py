@@ -15,6 +15,7 @@ from octavo.frontend.input_processor import InputProcessor, ProcessedInput, Prom
 from octavo.frontend.output_processor import OutputProcessor
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.hub import ALIASES, resolve_model, resolve_tokenizer
+from octavo.logs import ensure_logging
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import EngineInfo, RequestOutput
 from octavo.types.params import SamplingParams
@@ -38,7 +39,8 @@ class LLMEngine:
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> LLMEngine:
-        """Find, fetch if need be, and load the configured model."""
+        """Find, fetch if need be, and load the configured model. Shows the log, where nothing else does."""
+        ensure_logging("info" if config.observation.log_stats else "warning")
         alias = ALIASES.get(config.model.model)
         if alias is not None:
             check_architecture(alias.architecture)  # before it is fetched
@@ -75,10 +77,11 @@ class LLMEngine:
             self._require_open()
             arrival_time = time.time()
             begins = not self.output_processor.has_session(request_id)
+            goes_on = request.options.resumable and not begins
             core_ids = self.output_processor.add_request(request_id, request, arrival_time)
             try:
                 for index, core_id in enumerate(core_ids):
-                    self.client.add_request(request.for_answer(core_id, index, arrival_time))
+                    self.client.add_request(request.for_answer(core_id, index, arrival_time, goes_on))
             except BaseException:  # all answers or none
                 self.output_processor.take_back(request_id, core_ids, begins)
                 if begins:
@@ -101,6 +104,13 @@ class LLMEngine:
         if isinstance(request_ids, str):
             request_ids = [request_ids]
         self.client.abort_requests(self.output_processor.abort_requests(request_ids))
+
+    def stop_turns(self, request_id: str) -> None:
+        """End the turn of a session that is under way, and drop those to come. The session goes on with what
+        there is: prompt and answer so far, but for its last token. Nothing more is heard of the turns.
+        """
+        with self.lock:
+            self.client.stop_turns(self.output_processor.forget_turns(request_id))
 
     def pause(self, state: PauseState) -> None:
         """Let nothing run, or only what has begun (PAUSED_NEW, and stepping until `has_begun_requests` is

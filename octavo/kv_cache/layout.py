@@ -44,8 +44,11 @@ def plan_kv_cache(
     return KVCacheConfig(num_blocks, groups, max_chunk)
 
 
-def check_fits(config: KVCacheConfig, max_model_len: int) -> None:
-    """Raise CapacityError, saying what does fit, unless a sequence of `max_model_len` tokens does."""
+def check_fits(config: KVCacheConfig, max_model_len: int, size_setting: str) -> None:
+    """Raise CapacityError, saying what does fit, unless a sequence of `max_model_len` tokens does.
+
+    `size_setting` is the setting that makes the cache larger.
+    """
     if config.max_num_tokens >= max_model_len:
         return
     needed = replace(config, num_blocks=1 + config.num_blocks_for(max_model_len))
@@ -53,7 +56,7 @@ def check_fits(config: KVCacheConfig, max_model_len: int) -> None:
     other_way = f", or set max_model_len to at most {fitting} or to 'auto'" if fitting else ""
     raise CapacityError(
         f"the KV cache has {_size(config)}, but a sequence of max_model_len={max_model_len} tokens needs "
-        f"{_size(needed)}; give it more memory (kv_cache_memory){other_way}"
+        f"{_size(needed)}; give it more with {size_setting}{other_way}"
     )
 
 

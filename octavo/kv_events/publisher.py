@@ -14,6 +14,7 @@ import zmq
 from octavo.config import ObservationConfig
 from octavo.errors import ConfigError
 from octavo.kv_events.encoding import encode_snapshot, encode_step
+from octavo.kv_events.endpoints import check_port
 from octavo.kv_events.journal import Journal
 from octavo.logs import get_logger
 from octavo.types.kv_events import END, SNAPSHOT
@@ -115,6 +116,7 @@ class Publisher:
 def _bind(socket: zmq.Socket[bytes], setting: str, endpoint: str | None) -> str:
     """Bind, and return where. Raises ConfigError, naming the setting."""
     assert endpoint is not None, f"{setting} is set wherever events are published"
+    check_port(setting, endpoint)
     try:
         socket.ipv6 = endpoint.startswith("tcp://[")
         socket.bind(endpoint)

@@ -24,6 +24,7 @@ import msgspec
 import zmq
 
 from octavo.errors import ConfigError, EventsLostError
+from octavo.kv_events.endpoints import check_port
 from octavo.types.kv_events import (
     END,
     SNAPSHOT,
@@ -53,6 +54,10 @@ class KVEventsSubscriber:
         next_sequence: int | None = None,
         reply_timeout_s: float = REPLY_TIMEOUT_S,
     ) -> None:
+        """Raises ConfigError for a port that there is not."""
+        check_port("endpoint", endpoint)
+        if replay_endpoint is not None:
+            check_port("replay_endpoint", replay_endpoint)
         self.next_sequence = next_sequence
         self._replay_endpoint = replay_endpoint
         self._reply_timeout_s = reply_timeout_s

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from octavo.config import SchedulerConfig
 from octavo.errors import RequestError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
@@ -58,13 +60,15 @@ class RequestLifecycle:
     # ------------------------------------------------------------------------------------- coming and going
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Queue a request, or a session's next turn. Raises RequestError for one that can never run, or whose
-        id is taken.
+        """Queue a request, or a session's next turn. Raises RequestError for one that can never run, whose id
+        is taken, or whose session has ended.
         """
         session = self.requests.get(request.request_id)
         if session is not None:
             self._add_turn(session, request)
             return
+        if request.goes_on:
+            raise RequestError("the session has ended; begin another", "session")
         if problem := self._why_too_long(0, request):
             raise RequestError(problem, "prompt")
         queued = Request(request, self.max_model_len)
@@ -113,6 +117,16 @@ class RequestLifecycle:
                 self._handle_stopped_request(request)
         self._drop_stopped_from_running()
 
+    def stop_turns(self, request_ids: Sequence[str]) -> None:
+        """End of sessions the turn under way, and drop those to come as if nobody had asked. The sessions go
+        on; nothing is heard of the turns.
+        """
+        for request_id in request_ids:
+            session = self.requests.get(request_id)
+            while session is not None and session.streaming_queue and session.streaming_queue[0].resumable:
+                session.streaming_queue.popleft()
+        self.stop_requests(request_ids)
+
     @property
     def num_running(self) -> int:
         """Requests that hold a row and blocks."""
@@ -136,9 +150,18 @@ class RequestLifecycle:
         """Whether a step is to be planned, if only to tell the workers or the front end who has finished."""
         return self.has_unfinished_requests() or bool(self.finished_req_ids)
 
-    def num_cached_tokens(self, request: EngineCoreRequest) -> int:
-        """Tokens of a prompt that the prefix cache holds now."""
-        return self.kv_cache.get_computed_blocks(Request(request, self.max_model_len)).num_tokens
+    def num_tokens_to_compute(self, request: EngineCoreRequest) -> int:
+        """Tokens of a prompt, and for a turn of what its session holds, that are not in the prefix cache now;
+        0 for a turn that must wait for another, of which nothing is known yet.
+        """
+        token_ids = request.prompt_token_ids
+        session = self.requests.get(request.request_id)
+        if session is not None:
+            if not session.is_idle:
+                return 0
+            token_ids = [*session.token_ids, *token_ids]
+        probe = Request(msgspec.structs.replace(request, prompt_token_ids=token_ids), self.max_model_len)
+        return len(token_ids) - self.kv_cache.get_computed_blocks(probe).num_tokens
 
     def pause(self, state: PauseState) -> None:
         """Let nothing run, or only what has begun, or go on (UNPAUSED)."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
-
 from octavo.errors import RequestError
 from octavo.types.requests import DEFAULT_TENANT
-from octavo.types.rules import checked, enforce_rules, flag, number, text, whole
+from octavo.types.rules import CheckedStruct, checked, flag, number, text, whole
 
 
-class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOptions(CheckedStruct, frozen=True, kw_only=True):
     """Everything about a request but its prompt and its sampling. Raises RequestError, naming the field."""
 
     priority: Annotated[
@@ -27,9 +25,6 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None, checked(text(), "only requests with the same salt share cached prefixes")
     ] = None
     resumable: Annotated[bool, checked(flag, "a session, which can go on with another turn")] = False
-
-    def __post_init__(self) -> None:
-        enforce_rules(self)
 
     def check_against(self, scheduling_policy: str) -> None:
         """Raise RequestError for what an engine with this policy does not have."""

@@ -15,8 +15,8 @@ import msgspec
 
 from octavo.errors import RequestError
 from octavo.types.rules import (
+    CheckedStruct,
     checked,
-    enforce_rules,
     field_rules,
     flag,
     items,
@@ -63,7 +63,7 @@ class RequestOutputKind(enum.Enum):
     FINAL_ONLY = "final_only"  # one output, at the end
 
 
-class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StructuredOutputsParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
     """What the text must look like. Exactly one kind of constraint is given. Raises RequestError."""
 
     json: Annotated[
@@ -93,7 +93,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
     ] = None
 
     def __post_init__(self) -> None:
-        enforce_rules(self)
+        super().__post_init__()
         if self.json_object is False:
             raise RequestError("json_object is False; it must be True or left out", "json_object")
         kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
@@ -104,7 +104,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
             )
 
 
-class RepetitionDetectionParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RepetitionDetectionParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
     """When to end a request whose last tokens are one pattern, over and over. Raises RequestError."""
 
     max_pattern_size: Annotated[int, checked(whole(), "longest pattern looked for, in tokens; 0 = off")] = 0
@@ -114,7 +114,7 @@ class RepetitionDetectionParams(msgspec.Struct, frozen=True, kw_only=True, omit_
     min_count: Annotated[int, checked(whole(), "times in a row a pattern must appear")] = 0
 
     def __post_init__(self) -> None:
-        enforce_rules(self)
+        super().__post_init__()
         _refuse_if(
             self.min_pattern_size > self.max_pattern_size,
             f"min_pattern_size is {self.min_pattern_size}; it must be at most max_pattern_size, which is "
@@ -126,7 +126,7 @@ class RepetitionDetectionParams(msgspec.Struct, frozen=True, kw_only=True, omit_
         )
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
     """How a request is sampled, when it ends and what comes back. Raises RequestError, naming the field.
 
     None stands for a field's default where its type doesn't list None. What is stored is normal: lists are
@@ -228,7 +228,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     extra_args: Annotated[Mapping[str, Any] | None, checked(plain_data, "arguments for extensions")] = None
 
     def __post_init__(self) -> None:
-        enforce_rules(self)
+        super().__post_init__()
         _refuse_if(
             self.max_tokens is not None and self.min_tokens > self.max_tokens,
             f"min_tokens is {self.min_tokens}; it must be at most max_tokens, which is {self.max_tokens}",

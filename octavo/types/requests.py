@@ -38,6 +38,7 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     tenant: str = DEFAULT_TENANT  # who shares with whom under the fair policy
     deadline_s: float | None = None  # seconds after its arrival until which it must be finished
     resumable: bool = False  # a session: it can go on with another turn when this one has ended
+    goes_on: bool = False  # a turn after the first: nothing without those before it
     cache_salt: str | None = None  # only requests with the same salt share cached blocks
     adapter: str | None = None  # name and path of a LoRA adapter: only requests of one adapter share blocks
     media: tuple[MediaSpan, ...] = ()  # what of the prompt is not text

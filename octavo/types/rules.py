@@ -1,7 +1,7 @@
 """Rules for the fields of what users send: what a field may hold, with a whole sentence for an error.
 
-A Struct names a rule and a help text in each field's annotation, `Annotated[int, checked(whole(1, 8), "…")]`,
-and calls `enforce_rules` when it is created. Nothing here knows any particular field.
+A `CheckedStruct` names a rule and a help text in each field's annotation, such as
+`Annotated[int, checked(whole(1, 8), "…")]`. Nothing here knows any particular field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, get_args
 
 import msgspec
 
-from octavo.errors import RequestError
+from octavo.errors import RequestError, suggest
 
 Rule = Callable[[str, Any], Any]  # (field, value given) → value to store; raises RequestError
 
@@ -42,30 +42,45 @@ def checked(rule: Rule, help: str) -> msgspec.Meta:
     return msgspec.Meta(description=help, extra={"rule": rule})
 
 
+class _CheckedMeta(msgspec.StructMeta):
+    """Looks at the names of the fields that are given, before msgspec would: its error suggests no other."""
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        for name in given:
+            if name not in self.__struct_fields__:
+                suggestion = suggest(name, self.__struct_fields__)
+                raise RequestError(f"{self.__name__} has no field {name!r}; {suggestion}", name)
+        return super().__call__(*args, **given)
+
+
+class CheckedStruct(msgspec.Struct, metaclass=_CheckedMeta, frozen=True):
+    """A Struct whose fields are all annotated with `checked`. Creating one raises RequestError, naming the
+    field that is wrong, or that there is not.
+
+    None stands for a field's default, unless its type gives None a meaning of its own. What is stored is what
+    each field's rule makes of the value given.
+    """
+
+    def __post_init__(self) -> None:
+        for field in field_rules(type(self)):
+            value = getattr(self, field.name)
+            if value is None:
+                stored = None if field.nullable else field.default
+            else:
+                stored = field.rule(field.name, value)
+            if stored is not value:
+                msgspec.structs.force_setattr(self, field.name, stored)
+
+
 @functools.cache
-def field_rules(kind: type[msgspec.Struct]) -> tuple[FieldRule, ...]:
-    """The rules, help texts and defaults of a Struct whose fields are all annotated with `checked`."""
+def field_rules(kind: type[CheckedStruct]) -> tuple[FieldRule, ...]:
+    """The rules, help texts and defaults of a Struct's fields."""
     found = []
     for field in msgspec.structs.fields(kind):
         base, meta = get_args(field.type)
         nullable = types.NoneType in get_args(base)
         found.append(FieldRule(field.name, meta.description, meta.extra["rule"], field.default, nullable))
     return tuple(found)
-
-
-def enforce_rules(struct: msgspec.Struct) -> None:
-    """Apply each field's rule, and store what it makes of the value. Raises RequestError at the first fault.
-
-    None stands for a field's default, unless its type gives None a meaning of its own.
-    """
-    for field in field_rules(type(struct)):
-        value = getattr(struct, field.name)
-        if value is None:
-            stored = None if field.nullable else field.default
-        else:
-            stored = field.rule(field.name, value)
-        if stored is not value:
-            msgspec.structs.force_setattr(struct, field.name, stored)
 
 
 def refuse(name: str, value: Any, allowed: str) -> NoReturn:
@@ -184,18 +199,18 @@ def mapping(key_rule: Rule, value_rule: Rule) -> Rule:
     return check
 
 
-def struct(kind: type[msgspec.Struct]) -> Rule:
+def struct(kind: type[CheckedStruct]) -> Rule:
     """Rule: a `kind`, or an object with its fields."""
 
-    def check(name: str, value: Any) -> msgspec.Struct:
+    def check(name: str, value: Any) -> CheckedStruct:
         if isinstance(value, kind):
             return value
         if not isinstance(value, Mapping):
             refuse(name, value, f"a {kind.__name__} or an object with its fields")
-        known = [field.name for field in field_rules(kind)]
         for given in value:
-            if given not in known:
-                raise _error(name, f"has no field {_shown(given)}; its fields are {', '.join(known)}")
+            if given not in kind.__struct_fields__:
+                suggestion = suggest(given if isinstance(given, str) else "", kind.__struct_fields__)
+                raise _error(name, f"has no field {_shown(given)}; {suggestion}")
         try:
             return kind(**value)
         except RequestError as error:

@@ -113,4 +113,4 @@ def octavo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Octavo]:
         program, arguments, input=input, prog_name="octavo"
     )
     logger.setLevel(level)
-    logger.handlers[:] = handlers  # the program's write to a stream that CliRunner has closed
+    logger.handlers[:] = handlers  # what one program has set up is not there in the next

@@ -53,6 +53,7 @@ ENGINE_FLAGS: list[tuple[list[str], str, Any]] = [
     (["--max-model-len", "auto"], "max_model_len", "auto"),
     (["--kv-cache-memory", "512MiB"], "kv_cache_memory", 512 * 2**20),
     (["--memory-utilization", "0.25"], "memory_utilization", 0.25),
+    (["--watermark", "1e-1"], "watermark", 0.1),
     (["--no-enable-prefix-caching"], "enable_prefix_caching", False),
     (["--enable-chunked-prefill"], "enable_chunked_prefill", True),
     (["--scheduling-policy", "priority"], "scheduling_policy", "priority"),
@@ -61,6 +62,12 @@ ENGINE_FLAGS: list[tuple[list[str], str, Any]] = [
     (["--threads", "3"], "threads", 3),
     (["--kv-cache-dtype", "fp8_e4m3"], "kv_cache_dtype", "fp8_e4m3"),
 ]
+
+
+def test_weights_of_tenants_are_a_text_of_pairs(octavo: Octavo, core: ScriptedCore) -> None:
+    octavo("run", "smollm2", "Hi", "--scheduling-policy", "fair", "--tenant-weights", "alice=2,bob=0.5")
+    assert core.configs[0].scheduler.tenant_weights == {"alice": 2, "bob": 0.5}
+    assert "--tenant-weights NAME=NUMBER,..." in octavo("run", "--help").stdout
 
 
 @pytest.mark.parametrize(("arguments", "name", "value"), ENGINE_FLAGS)
@@ -109,6 +116,8 @@ def test_without_flags_sampling_has_its_defaults_but_for_those_of_the_command_li
         ),
         (["--scheduling-policy", "luck"], "'--scheduling-policy': 'luck' is not one of"),
         (["--memory-utilization", "2"], "--memory-utilization is 2.0; it must be"),
+        (["--memory-utilization", "half"], "--memory-utilization is 'half'; it must be a number"),
+        (["--tenant-weights", "a=2"], "--tenant-weights is {'a': 2.0}, but under the fcfs policy"),
         (["--top-p", "5"], "--top-p is 5.0; it must be"),
         (["--max-tokens", "0"], "--max-tokens is 0; it must be"),
         (["--seed", str(2**64)], "--seed is"),

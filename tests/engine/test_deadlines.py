@@ -173,7 +173,7 @@ def fits(deadlines: Deadlines, deadline_s: float, num_cached_tokens: int = 0, **
     """Whether 25 prompt tokens and at most 8 output tokens are accepted."""
     request = make_request("a", [1] * 25, make_params(8, **params), deadline_s=deadline_s)
     try:
-        deadlines.check(request, num_cached_tokens)
+        deadlines.check(request, 25 - num_cached_tokens)
     except RequestError as error:
         return error.param != "deadline_s"
     return True
@@ -214,7 +214,7 @@ def test_what_the_prefix_cache_holds_needs_no_time() -> None:
 
 
 def test_a_request_without_a_deadline_has_all_the_time() -> None:
-    deadlines_at(fixed_s=1e9).check(make_request("a", [1]), 0)
+    deadlines_at(fixed_s=1e9).check(make_request("a", [1]), 1)
 
 
 def test_a_deadline_that_is_past_is_refused_whatever_is_known() -> None:
@@ -231,6 +231,17 @@ def test_a_refused_request_is_never_queued() -> None:
         core.add_request(make_request("a", [7], make_params(10, ignore_eos=True), deadline_s=3.0))
     assert not core.has_unfinished_requests()
     core.add_request(make_request("a", [7], make_params(10, ignore_eos=True), deadline_s=10.0))
+
+
+def test_of_a_turn_that_must_wait_for_another_only_the_answer_is_known() -> None:
+    core, clock = a_core()
+    core.add_request(make_request("s", [1] * 20, make_params(30, ignore_eos=True), resumable=True))
+    for _ in range(20):
+        step(core, clock, 1.0)
+    turn = make_request("s", [2] * 20, make_params(5, ignore_eos=True), resumable=True, deadline_s=1.0)
+    assert core.scheduler.num_tokens_to_compute(turn) == 0
+    with pytest.raises(RequestError, match="deadline_s is 1, and the request takes about"):
+        core.add_request(turn)
 
 
 # ------------------------------------------------------------------------------------------------- too late

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.errors import EngineDeadError, RequestError
 from octavo.frontend.detokenizer import IncrementalDetokenizer
 from octavo.frontend.session import Session
-from octavo.types.outputs import RequestOutput
 from octavo.types.params import RequestOutputKind
-from octavo.types.steps import SchedulerOutput
+from tests.frontend.tiny_llm import GREEDY, at_once, make_llm, tokens_of
 from tests.tiny_model import CONTEXT
 
-GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 DELTA = msgspec.structs.replace(GREEDY, output_kind=RequestOutputKind.DELTA)
 SEEDED = SamplingParams(temperature=1.0, top_p=0.9, seed=7, max_tokens=12, ignore_eos=True)
 
@@ -30,21 +27,6 @@ SEEDED = SamplingParams(temperature=1.0, top_p=0.9, seed=7, max_tokens=12, ignor
 @pytest.fixture(scope="module", params=[1, 2], ids=["one step", "two steps in flight"])
 def llm(tiny_model: Path, request: pytest.FixtureRequest) -> LLM:
     return make_llm(tiny_model, pipeline_depth=request.param)
-
-
-def make_llm(path: Path, **settings: Any) -> LLM:
-    return LLM(str(path), **{"kv_cache_memory": "8MiB", "block_size": 16, "max_num_seqs": 8, **settings})
-
-
-def tokens_of(output: RequestOutput) -> list[int]:
-    return output.outputs[0].token_ids
-
-
-def at_once(llm: LLM, context: Sequence[int], params: SamplingParams) -> list[int]:
-    """What `llm` generates after `context`, without any of it in the cache."""
-    llm.reset_prefix_cache()
-    (output,) = llm.generate(list(context), params, use_tqdm=False)
-    return tokens_of(output)
 
 
 def assert_is_what_is_said_at_once(llm: LLM, session: Session, params: Sequence[SamplingParams]) -> None:
@@ -138,6 +120,21 @@ def test_parameters_of_another_kind_are_refused_by_name(llm: LLM) -> None:
         session.generate("x", {"temperature": 0})
 
 
+@pytest.mark.parametrize("prompts", [["a", "b"], ["a"], [[1, 2], [3]], [{"prompt": "a"}], ("a", "b")])
+def test_a_list_of_prompts_is_refused(llm: LLM, prompts: Any) -> None:
+    with llm.session() as session, pytest.raises(RequestError, match="takes one prompt a turn") as raised:
+        session.generate(prompts, GREEDY)
+    assert raised.value.param == "prompt"
+    assert_nothing_is_left(llm)
+
+
+def test_a_prompt_may_be_token_ids(llm: LLM) -> None:
+    ids = list(b"ab")
+    for prompt in (ids, tuple(ids), np.array(ids), {"prompt_token_ids": ids}):
+        with llm.session() as session:
+            assert session.generate(prompt, GREEDY).prompt_token_ids == ids
+
+
 def test_a_session_that_is_dropped_without_a_close_is_ended(llm: LLM) -> None:
     scheduler = llm.engine.client.core.scheduler
     session = llm.session()
@@ -173,27 +170,6 @@ def test_turns_may_be_appended_before_they_are_streamed(llm: LLM) -> None:
         for prompt in ("first", "second")
     ]
     assert streamed == texts
-
-
-def test_an_interrupt_waits_for_the_end_of_the_step_and_loses_no_token(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    core = llm.engine.client.core
-    schedule = core.scheduler.schedule
-
-    def interrupted_schedule() -> SchedulerOutput:
-        os.kill(os.getpid(), signal.SIGINT)
-        return schedule()
-
-    with llm.session() as session:
-        session.append("first", DELTA)
-        with monkeypatch.context() as patch:
-            patch.setattr(core.scheduler, "schedule", interrupted_schedule)
-            with pytest.raises(KeyboardInterrupt):
-                next(session.stream())
-        said = [token for output in session.stream() for token in tokens_of(output)]
-    with llm.session() as session:
-        assert said == tokens_of(session.generate("first", GREEDY))
 
 
 def test_generate_gives_out_its_own_answer_whole_whatever_came_before(llm: LLM) -> None:
@@ -373,3 +349,53 @@ def test_sessions_share_what_they_have_in_common_only_within_a_salt(llm: LLM) ->
         with llm.session(cache_salt=salt) as session:
             cached.append(session.generate("x" * 40, GREEDY).num_cached_tokens)
     assert cached == [0, 0, 0, 39]
+
+
+# ----------------------------------------------------------------------------------- priorities and deadlines
+
+
+def test_a_session_is_as_urgent_as_it_says(tiny_model: Path) -> None:
+    llm = make_llm(tiny_model, scheduling_policy="priority", max_num_seqs=1)
+    with llm.session(priority=5) as patient, llm.session(priority=-5) as urgent:
+        for turn in ("a", "b"):
+            patient.append(turn, GREEDY)
+            urgent.append(turn, GREEDY)
+            ends = [list(session.stream())[-1].metrics for session in (urgent, patient)]
+            assert ends[0].finished_time < ends[1].first_token_time
+
+
+def test_a_priority_needs_its_policy(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="priority is 5; under the fcfs policy it must be 0"):
+        llm.session(priority=5)
+
+
+def test_a_turn_that_cannot_be_done_in_time_is_refused_and_the_session_goes_on(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_times = llm.engine.client.core.deadlines._step_times
+    monkeypatch.setattr(step_times, "estimate_s", lambda num_tokens, num_steps: float(num_tokens))
+    with llm.session() as session:
+        first = session.generate("a", GREEDY, deadline_s=30)
+        for needed_s in (35 + 5, 6 + 35 + 5):  # the 6 tokens of before are cached, and then they are not
+            with pytest.raises(RequestError, match=f"deadline_s is 30, and .* about {needed_s} s at"):
+                session.append("x" * 35, GREEDY, deadline_s=30)
+            llm.reset_prefix_cache()
+        assert list(session.stream()) == []
+        last = session.generate("b", GREEDY, deadline_s=30)
+    context = [*first.prompt_token_ids, *tokens_of(first)[:-1], *last.prompt_token_ids]
+    assert tokens_of(last) == at_once(llm, context, GREEDY)
+
+
+def test_a_turn_that_is_not_done_in_time_ends_the_session(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(llm.engine.client.core.deadlines, "_clock", lambda: now)
+    session = llm.session()
+    session.generate("a", GREEDY, deadline_s=5)
+    session.append("b", msgspec.structs.replace(DELTA, max_tokens=100), deadline_s=5)
+    outputs = session.stream()
+    next(outputs)
+    now += 6
+    assert [output.outputs[0].stop_reason for output in outputs] == ["the deadline of 5 s has passed"]
+    with pytest.raises(RequestError, match="the session has ended"):
+        session.append("c", GREEDY)
+    assert_nothing_is_left(llm)

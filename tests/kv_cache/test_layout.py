@@ -72,23 +72,23 @@ def test_the_null_block_holds_no_tokens(num_blocks: int, num_tokens: int) -> Non
 @pytest.mark.parametrize("num_blocks", range(3, 12))
 def test_the_longest_sequence_fits_exactly(specs: list[FullAttentionSpec], num_blocks: int) -> None:
     config = plan_kv_cache(specs, 0, 1, num_blocks)
-    check_fits(config, config.max_num_tokens)
+    check_fits(config, config.max_num_tokens, "kv_cache_memory")
     with pytest.raises(CapacityError):
-        check_fits(config, config.max_num_tokens + 1)
+        check_fits(config, config.max_num_tokens + 1, "kv_cache_memory")
 
 
 def test_too_little_memory_names_both_sizes_and_the_length_that_fits() -> None:
     # 512 pages of 2 KiB are 1 MiB. 1000 tokens take 63 blocks and the null block; there are 8 besides it.
     config = plan_kv_cache([SMALL] * 512, 9 * 512 * SMALL_PAGE, 1)
     with pytest.raises(CapacityError) as raised:
-        check_fits(config, 1000)
+        check_fits(config, 1000, "kv_cache_memory")
     text = str(raised.value)
     assert "has 9 blocks (9.0 MiB)" in text
     assert "needs 64 blocks (64.0 MiB)" in text
     assert "max_model_len to at most 128" in text
-    check_fits(config, 128)
+    check_fits(config, 128, "kv_cache_memory")
 
 
 def test_no_memory_at_all_is_an_error_too() -> None:
-    with pytest.raises(CapacityError, match=r"needs 2 blocks.*give it more memory \(kv_cache_memory\)$"):
-        check_fits(plan_kv_cache([SMALL], 0, 1), 1)
+    with pytest.raises(CapacityError, match=r"needs 2 blocks.*give it more with kv_cache_memory$"):
+        check_fits(plan_kv_cache([SMALL], 0, 1), 1, "kv_cache_memory")

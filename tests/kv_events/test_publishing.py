@@ -245,6 +245,31 @@ def test_an_endpoint_that_cannot_be_bound_is_refused_by_its_name(setting: str, e
         KVEventsObserver(make_config(**{setting: endpoint}))
 
 
+PORTS_THAT_ARE_NONE = pytest.mark.parametrize("port", ["65536", "70000", "-1", "+70000", " 70000", "9" * 30])
+
+
+@pytest.mark.parametrize("setting", ["kv_events_endpoint", "kv_events_replay_endpoint"])
+@PORTS_THAT_ARE_NONE
+def test_a_port_that_there_is_not_is_refused_by_its_name(setting: str, port: str) -> None:
+    """ZeroMQ would take it modulo 65536."""
+    refused = rf"\A{setting} is 'tcp://127.0.0.1:.*; a TCP port is a number from 0 to 65535"
+    with pytest.raises(ConfigError, match=refused):
+        KVEventsObserver(make_config(**{setting: f"tcp://127.0.0.1:{port}"}))
+
+
+@PORTS_THAT_ARE_NONE
+def test_nobody_subscribes_at_a_port_that_there_is_not(port: str) -> None:
+    with pytest.raises(ConfigError, match=r"\Aendpoint is 'tcp://\[::1\]:.*; a TCP port is"):
+        KVEventsSubscriber(f"tcp://[::1]:{port}")
+    with pytest.raises(ConfigError, match=r"\Areplay_endpoint is 'tcp://.*; a TCP port is"):
+        KVEventsSubscriber("tcp://127.0.0.1:5557", f"tcp://127.0.0.1:{port}")
+
+
+def test_an_endpoint_that_is_no_port_may_end_with_any_number(tmp_path: Path) -> None:
+    with publishing(f"ipc://{tmp_path}/events:70000") as observer:
+        assert observer.endpoint.endswith(":70000")
+
+
 def test_an_endpoint_in_use_is_refused() -> None:
     with publishing() as observer, pytest.raises(ConfigError, match="in use"):
         KVEventsObserver(make_config(observer.endpoint))

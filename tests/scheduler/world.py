@@ -92,6 +92,10 @@ class Record:
         self.turn.finish_reason = FinishReason.STOP
         self.leave(ends_session=False)
 
+    def drop_turns(self) -> None:
+        """Those to come will not be asked for; what ends the session does."""
+        self.turns_to_come = deque(turn for turn in self.turns_to_come if not turn.resumable)
+
     def leave(self, ends_session: bool) -> None:
         """The turn is over. A session goes on without the last token it got."""
         self.context = [*self.context, *self.turn.request.prompt_token_ids, *self.turn.got[:-1]]
@@ -181,7 +185,7 @@ class World:
             long_prefill_token_threshold=rng.choice([None, None, 0, 1, 3]),
             scheduling_policy=self.policy,
             priority_aging_s=rng.choice([0.0, 300.0]),
-            tenant_weights=rng.choice([None, "a=2", "a=0.5,b=3"]),
+            tenant_weights=rng.choice([None, {"a": 2}, {"a": 0.5, "b": 3}]),
             pipeline_depth=self.depth,
             **(throttles if self.is_throttled else {}),
         )
@@ -275,7 +279,11 @@ class World:
         """A session's next turn, or its end, or somebody has had enough of this turn."""
         what = self.rng.random()
         if what < 0.2 and not record.is_idle:
-            self.core.stop_requests([request_id])
+            if what < 0.1:
+                self.core.stop_turns([request_id])
+                record.drop_turns()
+            else:
+                self.core.stop_requests([request_id])
             record.stop()
         elif not record.is_closing:
             turn = self.make_request(request_id, 4, resumable=what < 0.7)

@@ -1,0 +1,147 @@
+"""What fails in or around a step ends the requests it concerns, and nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.errors import RequestError
+from octavo.scheduler import scheduler as scheduler_module
+from tests.frontend.tiny_llm import GREEDY, assert_idle, core_of
+
+
+def test_a_step_that_fails_ends_its_requests_and_nobody_else(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = llm.engine.client.core.executor.runner.backend
+
+    def fail(batch: Any) -> Any:
+        raise MemoryError("no room for the scores")
+
+    monkeypatch.setattr(backend, "forward", fail)
+    answer = llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0]
+    assert (answer.finish_reason, answer.stop_reason) == ("error", "MemoryError: no room for the scores")
+    monkeypatch.undo()
+    assert_idle(llm)
+    assert llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].finish_reason == "length"
+
+
+def test_logits_that_are_not_numbers_end_only_their_own_request(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = llm.generate("good", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    backend = llm.engine.client.core.executor.runner.backend
+    forward = backend.forward
+
+    def poisoned(batch: Any) -> Any:
+        hidden = forward(batch)
+        last = batch.query_start_loc[1:] - 1
+        hidden[last[batch.token_ids[last] == ord("!")]] = float("nan")
+        return hidden
+
+    monkeypatch.setattr(backend, "forward", poisoned)
+    good, bad = llm.generate(["good", "bad!"], GREEDY, use_tqdm=False)
+    assert good.outputs[0].token_ids == expected
+    assert bad.outputs[0].finish_reason == "error"
+    assert "not finite" in bad.outputs[0].stop_reason
+    assert_idle(llm)
+
+
+def test_output_that_cannot_be_processed_leaves_no_ghost_and_harms_nobody(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from octavo.frontend.detokenizer import IncrementalDetokenizer
+
+    params = [GREEDY, msgspec.structs.replace(GREEDY, max_tokens=50)]
+    expected = llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].text
+    update = IncrementalDetokenizer.update
+
+    def fail(self: Any, *args: Any) -> Any:
+        if self._params.max_tokens == 50:
+            raise ValueError("a bad day")
+        return update(self, *args)
+
+    monkeypatch.setattr(IncrementalDetokenizer, "update", fail)
+    for _ in range(20):
+        good, bad = (output.outputs[0] for output in llm.generate(["a", "b"], params, use_tqdm=False))
+        assert (bad.finish_reason, bad.stop_reason) == ("error", "ValueError: a bad day")
+        assert good.text == expected
+        assert_idle(llm)
+
+
+def test_an_interrupt_inside_a_step_ends_its_requests_and_the_engine_goes_on(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = llm.engine
+    backend = engine.client.core.executor.runner.backend
+
+    def interrupted(batch: Any) -> Any:
+        raise KeyboardInterrupt
+
+    engine.add_request("lost", "hello", GREEDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "forward", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    engine.add_request("next", "hello", GREEDY)
+    outputs = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    assert outputs["lost"].outputs[0].finish_reason == "error"
+    assert outputs["lost"].metrics.first_token_time is None
+    assert outputs["next"].outputs[0].finish_reason == "length"
+    assert_idle(llm)
+
+
+def test_a_request_that_is_refused_half_way_leaves_none_of_its_answers(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, add = llm.engine.client, llm.engine.client.add_request
+
+    def refuse_the_second(request: Any) -> None:
+        if request.request_id.endswith(".1"):
+            raise RequestError("no more")
+        add(request)
+
+    llm.engine.add_request("id", "hello", GREEDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "add_request", refuse_the_second)
+        with pytest.raises(RequestError, match="no more"):
+            llm.engine.add_request("id", "hello", SamplingParams(n=3))
+    # Whoever had the same id before is left alone.
+    assert len(core_of(llm).requests) == 1
+    llm.engine.abort_requests("id")
+    assert_idle(llm)
+
+
+def test_planning_that_fails_ends_every_request_and_the_engine_goes_on(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core_of(llm).kv_cache, "get_computed_blocks", fail)
+        outputs = llm.generate(["a", "b"], GREEDY, use_tqdm=False)
+    assert [output.outputs[0].stop_reason for output in outputs] == ["ValueError: a bug"] * 2
+    assert_idle(llm)
+    assert llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].finish_reason == "length"
+
+
+def test_results_that_cannot_be_taken_in_lose_no_request(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_in = scheduler_module.take_in
+
+    def fail_for_the_second(share: Any, result: Any) -> Any:
+        if share.request.token_ids[0] == ord("b"):
+            raise ValueError("a bug")
+        return take_in(share, result)
+
+    one_token = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler_module, "take_in", fail_for_the_second)
+        outputs = llm.generate(["a", "b"], one_token, use_tqdm=False)  # "a" has ended when "b" fails
+    assert [output.outputs[0].finish_reason for output in outputs] == ["length", "error"]
+    assert_idle(llm)
