@@ -80,6 +80,12 @@ class CacheConfig:
         AUTO, "what K and V are kept as; auto = bf16, and f32 in the reference backend, which has no other"
     )
     enable_prefix_caching: bool = _setting(True, "reuse the KV of equal prompt beginnings")
+    prefix_cache_retention_interval: int | None = _setting(
+        None,
+        "of what slides out of layers' windows, keep cached only what goes on after every so many tokens and "
+        "after prompts (0: only after prompts); default: all of it",
+        least=0,
+    )
     kv_cache_memory: int | None = _setting(
         None, "memory of the KV cache: bytes, or a number with KiB, MiB, GiB", least=1
     )
@@ -184,6 +190,7 @@ class EngineConfig:
             setting.check(name, getattr(section, name))
         self._check_backend()
         self._check_tenant_weights()
+        self._check_retention()
         self._check_kv_events()
 
     def _check_backend(self) -> None:
@@ -203,6 +210,15 @@ class EngineConfig:
             raise ConfigError(
                 f"tenant_weights is {weights!r:.80}, but under the {policy} policy tenants have no shares; "
                 "set scheduling_policy to fair, or leave this out"
+            )
+
+    def _check_retention(self) -> None:
+        """Raise ConfigError for what is to stay in a cache that there is not."""
+        interval = self.cache.prefix_cache_retention_interval
+        if interval is not None and not self.cache.enable_prefix_caching:
+            raise ConfigError(
+                f"prefix_cache_retention_interval is {interval}, but nothing is cached with "
+                "enable_prefix_caching off; turn it on, or leave this out"
             )
 
     def _check_kv_events(self) -> None:

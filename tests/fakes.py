@@ -99,10 +99,11 @@ def make_scheduler(
     max_model_len: int = 10_000,
     constraints: Sequence[Constraint] = (),
     enable_caching: bool = True,
+    retention_interval: int | None = None,
     **settings: object,
 ) -> Scheduler:
     """A scheduler over `kv_config`; `settings` are fields of SchedulerConfig."""
-    kv_cache = KVCacheManager(kv_config, enable_caching)
+    kv_cache = KVCacheManager(kv_config, enable_caching, retention_interval=retention_interval)
     return Scheduler(SchedulerConfig(**settings), kv_cache, max_model_len, constraints)
 
 

@@ -124,6 +124,11 @@ def test_weights_that_no_policy_looks_at_are_refused(policy: str) -> None:
         EngineConfig.from_settings(scheduling_policy=policy, tenant_weights={"alice": 0})
 
 
+def test_what_stays_in_a_cache_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="prefix_cache_retention_interval is 64, but .* turn it on"):
+        EngineConfig.from_settings(prefix_cache_retention_interval=64, enable_prefix_caching=False)
+
+
 def test_auto_is_a_context_length_and_stays_a_word() -> None:
     assert EngineConfig.from_settings(max_model_len="auto").model.max_model_len == "auto"
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from octavo.backends.backend import Backend
-from octavo.config import AUTO, EngineConfig, SchedulerConfig
+from octavo.config import AUTO, CacheConfig, EngineConfig, SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.deadlines import Deadlines, StepTimes
 from octavo.engine.executor import InprocExecutor
@@ -22,7 +22,7 @@ from octavo.models.spec import ModelSpec
 from octavo.ops import AttentionLayer
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.kv import UNBOUNDED, FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
-from octavo.types.observer import Observers
+from octavo.types.observer import Observer, Observers
 from octavo.types.outputs import EngineInfo
 from octavo.weights.loader import ModelFiles
 from octavo.worker.input_batch import InputBatch
@@ -74,7 +74,7 @@ def build_engine(
     executor = InprocExecutor(runner, threaded=config.scheduler.pipeline_depth > 1)
     step_times = StepTimes(time.monotonic)
     observers = Observers([step_times])
-    kv_cache = KVCacheManager(kv_config, config.cache.enable_prefix_caching, observers)
+    kv_cache = _make_kv_cache(config.cache, kv_config, observers)
     deadlines = Deadlines(time.monotonic, step_times, config.scheduler.max_num_batched_tokens)
     scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints, observers)
     for observer in make_observers(config.observation, scheduler):
@@ -154,6 +154,16 @@ def _plan_kv_cache(
         return planned
     most = 1 + config.scheduler.max_num_seqs * planned.num_blocks_for(longest)
     return replace(planned, num_blocks=min(planned.num_blocks, most))
+
+
+def _make_kv_cache(config: CacheConfig, kv_config: KVCacheConfig, observer: Observer) -> KVCacheManager:
+    interval = config.prefix_cache_retention_interval
+    if interval is not None and all(isinstance(group.spec, FullAttentionSpec) for group in kv_config.groups):
+        raise ConfigError(
+            f"prefix_cache_retention_interval is {interval}, but no layer of this model has a window that "
+            "anything could slide out of; leave it out"
+        )
+    return KVCacheManager(kv_config, config.enable_prefix_caching, observer, interval)
 
 
 def _max_chunk(config: SchedulerConfig, layers: tuple[AttentionLayer, ...]) -> int:

@@ -54,6 +54,12 @@ class BlockPool:
                 self.free_block_queue.remove(block)
             block.ref_cnt += 1
 
+    def forget(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Let those of `blocks` that have one holder be found no longer."""
+        for block in blocks:
+            if block.prefix is not None and block.ref_cnt == 1:
+                self.index.remove(block)
+
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Drop one reference from each of `blocks`, given in the order in which they should be evicted.
 

@@ -8,13 +8,14 @@ needs anything at all is one comparison, whatever the number of groups.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from typing import NamedTuple
 
 from octavo.kv_cache.block import NO_PREFIX, CachedPrefix, KVCacheBlock
 from octavo.kv_cache.block_pool import BlockPool
 from octavo.kv_cache.hashing import NO_DIGEST, BlockHash
 from octavo.kv_cache.prefix_index import PrefixIndex
+from octavo.kv_cache.retention import Retention
 from octavo.kv_cache.single_type_kv_cache_manager import MANAGERS
 from octavo.types.kv import KVCacheConfig, KVCacheSpec
 from octavo.types.observer import Observer
@@ -39,6 +40,7 @@ class RequestBlocks:
         "is_written",
         "num_cached_blocks",
         "num_held",
+        "num_prompt_tokens",
         "num_reserved",
         "num_skipped",
         "num_slots",
@@ -46,8 +48,11 @@ class RequestBlocks:
         "tables",
     )
 
-    def __init__(self, hit: CacheHit, block_size: int, num_skipped: list[int]) -> None:
+    def __init__(
+        self, hit: CacheHit, block_size: int, num_skipped: list[int], num_prompt_tokens: int
+    ) -> None:
         num_blocks = hit.num_tokens // block_size
+        self.num_prompt_tokens = num_prompt_tokens  # those it began with, whoever wrote them
         self.tables = tuple([list(blocks) for blocks in hit.blocks])
         self.num_slots = num_blocks * block_size  # tokens that the tables have room for
         self.num_skipped = num_skipped  # per manager the leading entries of its tables that have no block
@@ -66,7 +71,7 @@ class RequestBlocks:
 class KVCacheCoordinator:
     """Asks each kind's manager and combines the answers. All groups share a pool and a block size."""
 
-    def __init__(self, config: KVCacheConfig, observer: Observer) -> None:
+    def __init__(self, config: KVCacheConfig, observer: Observer, retention_interval: int | None) -> None:
         block_sizes = {group.spec.block_size for group in config.groups}
         assert len(block_sizes) == 1, f"groups of one cache have one block size, not {block_sizes}"
         self.block_size = block_sizes.pop()
@@ -81,6 +86,7 @@ class KVCacheCoordinator:
         num_cached_groups = sum(len(manager.group_ids) for manager in self.managers if manager.follows_tokens)
         self.index = PrefixIndex(self.num_groups, num_cached_groups, observer)
         self.pool = BlockPool(config.num_blocks, self.index)
+        self._retention = Retention(retention_interval, self.block_size)
         self._not_cached = CachedPrefix(BlockHash(NO_DIGEST, b"", b""), NO_PREFIX, NO_PREFIX, self.num_groups)
         self._blocks_to_zero: list[int] = []
 
@@ -159,7 +165,9 @@ class KVCacheCoordinator:
             ]
         )
 
-    def start(self, hit: CacheHit, num_tokens: int, num_encoder_tokens: int) -> RequestBlocks | None:
+    def start(
+        self, hit: CacheHit, num_tokens: int, num_prompt_tokens: int, num_encoder_tokens: int
+    ) -> RequestBlocks | None:
         """Tables that begin with the hit and hold `num_tokens` tokens, and a reference to each source of the
         hit besides. None, changing nothing, where there are too few free blocks.
         """
@@ -167,7 +175,7 @@ class KVCacheCoordinator:
         num_skipped = [
             min(manager.num_skipped_blocks(hit.num_tokens), num_blocks) for manager in self.managers
         ]
-        held = RequestBlocks(hit, self.block_size, num_skipped)
+        held = RequestBlocks(hit, self.block_size, num_skipped, num_prompt_tokens)
         adopted = [block for block in chain(*hit.blocks, hit.sources) if not block.is_null]
         num_new = self._num_new(held, num_tokens, num_encoder_tokens)
         num_unheld = sum([block.ref_cnt == 0 for block in adopted])
@@ -189,16 +197,21 @@ class KVCacheCoordinator:
         return self._extend(held, num_tokens, num_new)
 
     def remove_skipped_blocks(self, held: RequestBlocks, num_computed_tokens: int) -> None:
-        """Give back the blocks that no later token of the request can see, last first."""
+        """Give back the blocks that no later token of the request can see, last first; some are forgotten."""
         skipped: list[KVCacheBlock] = []
         for number, manager in enumerate(self.managers):
             start, stop = held.num_skipped[number], manager.num_skipped_blocks(num_computed_tokens)
             if start < stop:
                 held.num_skipped[number] = stop
                 nothing = [self.pool.null_block] * (stop - start)
+                is_forgotten = [
+                    not self._retention.keeps(manager, index, held.num_prompt_tokens)
+                    for index in range(start, stop)
+                ]
                 for group_id in manager.group_ids:
                     table = held.tables[group_id]
                     skipped += table[start:stop]
+                    self.pool.forget(compress(table[start:stop], is_forgotten))
                     table[start:stop] = nothing
         if skipped:
             skipped = [block for block in reversed(skipped) if not block.is_null]

@@ -27,11 +27,16 @@ class KVCacheManager:
     """Gives blocks to requests, finds cached prefixes, and takes blocks back."""
 
     def __init__(
-        self, config: KVCacheConfig, enable_caching: bool = True, observer: Observer = NOBODY
+        self,
+        config: KVCacheConfig,
+        enable_caching: bool = True,
+        observer: Observer = NOBODY,
+        retention_interval: int | None = None,
     ) -> None:
+        """`retention_interval` as in `Retention`."""
         self.config = config
         self.enable_caching = enable_caching
-        self.coordinator = KVCacheCoordinator(config, observer)
+        self.coordinator = KVCacheCoordinator(config, observer, retention_interval)
         self.pool = self.coordinator.pool
         self.block_size = self.coordinator.block_size
         self.max_num_tokens = config.max_num_tokens  # the longest sequence the cache can hold
@@ -194,7 +199,9 @@ class KVCacheManager:
     ) -> BlockIds | None:
         request_id = request.request_id
         assert request_id not in self._held, f"{request_id} holds blocks already"
-        held = self.coordinator.start(hit, hit.num_tokens + num_new_tokens, request.num_encoder_tokens)
+        held = self.coordinator.start(
+            hit, hit.num_tokens + num_new_tokens, len(request.token_ids), request.num_encoder_tokens
+        )
         if held is None:
             return None
         self._held[request_id] = held

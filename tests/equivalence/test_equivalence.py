@@ -98,6 +98,15 @@ SMALL_POOLS = {
         {"num_blocks_override": 19, "enable_prefix_caching": False}, preempts=True
     ),
 }
+# Where layers have windows.
+WITH_WINDOWS = {
+    "in turn, little of windows kept": Way(
+        {"prefix_cache_retention_interval": 0, "block_size": 16}, together=False, warm=True
+    ),
+    "together, some of windows kept": Way(
+        {"prefix_cache_retention_interval": 32, "block_size": 16}, warm=True
+    ),
+}
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -133,6 +142,14 @@ def test_pools_too_small_for_all_leave_no_trace(
     name: str, model: Path, backend: str, expected: list[Result]
 ) -> None:
     _compare(SMALL_POOLS[name], model, backend, expected)
+
+
+@pytest.mark.parametrize("family", ["gemma3"], indirect=True)
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_what_windows_leave_in_the_cache_leaves_no_trace(
+    name: str, model: Path, backend: str, expected: list[Result]
+) -> None:
+    _compare(WITH_WINDOWS[name], model, backend, expected)
 
 
 def test_a_prefix_that_all_running_requests_share_leaves_no_trace(tiny_model: Path, backend: str) -> None:

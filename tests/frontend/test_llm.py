@@ -147,6 +147,13 @@ def test_a_cache_too_small_for_the_context_says_what_fits(tiny_model: Path) -> N
     assert_idle(llm)
 
 
+def test_what_windows_keep_is_no_setting_for_a_model_without(tiny_model: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="prefix_cache_retention_interval is 0, but no layer .* leave it out"
+    ):
+        make_llm(tiny_model, prefix_cache_retention_interval=0)
+
+
 def test_requests_are_aborted_by_one_id_or_by_many(llm: LLM) -> None:
     for request_id in ("first", "second", "third"):
         llm.engine.add_request(request_id, "hello", GREEDY)

@@ -19,10 +19,12 @@ def make_manager(
     *,
     caching: bool = True,
     observer: Observer = NOBODY,
+    retention_interval: int | None = None,
     **layout: object,
 ) -> KVCacheManager:
     """A manager of a cache made by `make_kv_config`."""
-    return KVCacheManager(make_kv_config(num_blocks, block_size, **layout), caching, observer)
+    config = make_kv_config(num_blocks, block_size, **layout)
+    return KVCacheManager(config, caching, observer, retention_interval)
 
 
 def a_request(prompt: list[int], **fields: object) -> Request:

@@ -179,6 +179,7 @@ class World:
             max_model_len,
             [self.constraint] if self.has_constraint else [],
             enable_caching=rng.random() < 0.8,
+            retention_interval=rng.choice([None, None, 0, 1, 5]),
             max_num_batched_tokens=most,
             max_num_seqs=rng.choice([1, 3, 5, 8]),
             enable_chunked_prefill=chunked,
