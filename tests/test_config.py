@@ -125,7 +125,7 @@ def test_weights_that_no_policy_looks_at_are_refused(policy: str) -> None:
 
 
 def test_what_stays_in_a_cache_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigError, match="prefix_cache_retention_interval is 64, but .* turn it on"):
+    with pytest.raises(ConfigError, match=r"prefix_cache_retention_interval is 64, but .* turn it on"):
         EngineConfig.from_settings(prefix_cache_retention_interval=64, enable_prefix_caching=False)
 
 

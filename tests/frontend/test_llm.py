@@ -149,7 +149,7 @@ def test_a_cache_too_small_for_the_context_says_what_fits(tiny_model: Path) -> N
 
 def test_what_windows_keep_is_no_setting_for_a_model_without(tiny_model: Path) -> None:
     with pytest.raises(
-        ConfigError, match="prefix_cache_retention_interval is 0, but no layer .* leave it out"
+        ConfigError, match=r"prefix_cache_retention_interval is 0, but no layer .* leave it out"
     ):
         make_llm(tiny_model, prefix_cache_retention_interval=0)
 
