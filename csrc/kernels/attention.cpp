@@ -103,16 +103,18 @@ class AttentionThread {
         find(tile, part.first_chunk, pages);
         float* others = part_records(thread_);
         for (int chunk = part.first_chunk; chunk < part.end_chunk; ++chunk) {
-            if (chunk + 1 < part.end_chunk) {
+            const bool is_last = chunk + 1 == part.end_chunk;
+            if (!is_last) {
                 find(tile, chunk + 1, ahead);
             } else if (next != nullptr) {
                 find(next->tile, next->first_chunk, ahead);
-            } else {
-                __builtin_memcpy(ahead, pages, sizeof pages);
             }
-            compute_chunk(tile, chunk, pages, ahead, part.begins_tile() ? nullptr : others);
+            compute_chunk(tile, chunk, pages, is_last && next == nullptr ? nullptr : ahead,
+                          part.begins_tile() ? nullptr : others);
             others += num_rows * record_size_;
-            __builtin_memcpy(pages, ahead, sizeof pages);
+            if (!is_last) {
+                __builtin_memcpy(pages, ahead, sizeof pages);
+            }
         }
         fold_block();
         if (part.begins_tile() && part.ends_tile()) {
@@ -166,7 +168,7 @@ class AttentionThread {
     }
 
     // Fold the chunk into the tile's records, or if there are `others` write its records there.
-    // `pages` become those that are multiplied with: some are copies.
+    // `pages` become those that are multiplied with: some are copies. `ahead`: those to be fetched, or null.
     void compute_chunk(const Tile& tile, int index, GroupPage* pages, const GroupPage* ahead, float* others) {
         const int num_rows = tile.num_tokens * rows_per_token_;
         for (int token = 0; token < tile.num_tokens; ++token) {
@@ -180,7 +182,7 @@ class AttentionThread {
         if constexpr (sizeof(Number) == sizeof(uint16_t)) {
             if (cache_.type == KVType::fp8_e4m3) {
                 unpack(pages, ahead, groups);
-                ahead = pages;
+                ahead = nullptr;
             }
         }
         hide_unseen(tile.context, index * CHUNK_GROUPS, groups, pages);
@@ -192,14 +194,13 @@ class AttentionThread {
         for (int block = 0; block < num_blocks; ++block) {
             const int begin = num_rows * block / num_blocks, end = num_rows * (block + 1) / num_blocks;
             float* out = others != nullptr ? others + begin * record_size_ : block_records_;
-            const bool fetches = ahead != pages && (block == 0 || Chunks::BLOCKS_DIVIDE_FETCHING);
-            const Chunk chunk{
-                pages,
-                fetches ? ahead : pages,
-                {CHUNK_GROUPS * block / num_blocks, fetches ? CHUNK_GROUPS * (block + 1) / num_blocks : 0},
-                cache_.head_size,
-                cache_.type == KVType::fp8_e4m3,
-                instruction_.soft_cap};
+            const Span share{CHUNK_GROUPS * block / num_blocks, CHUNK_GROUPS * (block + 1) / num_blocks};
+            const Chunk chunk{pages,
+                              ahead,
+                              ahead != nullptr ? share : Span{0, 0},
+                              cache_.head_size,
+                              cache_.type == KVType::fp8_e4m3,
+                              instruction_.soft_cap};
             chunks_.attend(end - begin, queries_ + begin * MAX_HEAD_SIZE, chunk, seen_ + begin, out,
                            [this] { fold_block(); });
             if (others == nullptr) {
@@ -241,7 +242,7 @@ class AttentionThread {
     void unpack(GroupPage* pages, const GroupPage* ahead, Span groups) {
         const int size = GROUP * cache_.head_size;
         for (int i = groups.begin; i < groups.end; ++i) {
-            for (int j = 0; j < size; j += 64) {
+            for (int j = 0; ahead != nullptr && j < size; j += 64) {
                 prefetch(ahead[i].keys + j);
                 prefetch(ahead[i].values + j);
             }

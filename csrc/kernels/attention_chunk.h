@@ -83,11 +83,16 @@ OCTAVO_INLINE Span groups_seen(const Span* seen, int num_rows) {
 // A chunk as it lies in memory, and of the one that follows what to fetch meanwhile.
 struct Chunk {
     const GroupPage* pages;  // [CHUNK_GROUPS]
-    const GroupPage* ahead;  // [CHUNK_GROUPS]; the same as `pages` if there is nothing to fetch
-    Span fetched;            // groups of `ahead` that these rows fetch, where blocks of rows divide them
+    const GroupPage* ahead;  // [CHUNK_GROUPS]
+    Span fetched;            // groups of `ahead` that these rows fetch: their share, or none
     int head_size;
     bool has_scales;
     float soft_cap;  // 0: none
+
+    // What is fetched while `group` is computed: what there is already, where that is nothing.
+    OCTAVO_INLINE const GroupPage& fetched_beside(int group) const {
+        return fetched.begin <= group && group < fetched.end ? ahead[group] : pages[group];
+    }
 };
 
 // x of the tokens of a group in `seen`, `otherwise` of the others.

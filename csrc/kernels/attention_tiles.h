@@ -21,7 +21,6 @@ class AttentionTiles {
     using Number = uint16_t;
     using Operand = uint16_t;
     static constexpr int MAX_ROWS = 2 * LANES;
-    static constexpr bool BLOCKS_DIVIDE_FETCHING = true;
 
     explicit AttentionTiles(int head_size) : depth_(head_size % 32 == 0 ? 32 : 16) {}
 
@@ -78,34 +77,36 @@ class AttentionTiles {
     static constexpr bool is_small(int head_size) { return head_size <= 64; }
 
     // What multiplies tiles sleeps after 0.3 us without work, and takes as long to wake (on Sapphire Rapids).
-    // It stays awake during the softmax of so many rows.
-    static constexpr int ROWS_AWAKE = 8;
+    // It stays awake during the softmax of so many rows, also where another process has half of the core.
+    static constexpr int ROWS_AWAKE = 4;
 
-    // As softmax. Where rows are more it keeps awake what multiplies tiles, and fetches. (With larger heads
-    // products take so long that neither pays.)
+    // With so few rows memory sets the pace: fetching ahead only gets in the way, and four columns are no faster
+    // than two, which are read more nearly in order.
+    static constexpr int FEW_ROWS = 8;
+
+    // As softmax. It keeps awake what multiplies tiles, and fetches, if rows are more than a few. (With larger
+    // heads products take so long that neither pays.)
     static void weigh(float* scores, int num_rows, const Chunk& chunk, Span span, const Span* seen,
                       float* records) {
-        if (num_rows <= ROWS_AWAKE || !is_small(chunk.head_size)) {
-            softmax<MAX_ROWS>(scores, num_rows, chunk, span, seen, weights_of(scores), WEIGHTS_APART,
-                              records);
-            return;
-        }
-        for (int row = 0; row < num_rows; row += ROWS_AWAKE) {
-            fetch(chunk, row / ROWS_AWAKE);
-            _tile_dpbf16ps(0, 4, 6);  // of whatever there is
-            softmax<ROWS_AWAKE>(scores + row * CHUNK, smaller(ROWS_AWAKE, num_rows - row), chunk, span,
-                                seen + row, weights_of(scores + row * CHUNK), WEIGHTS_APART,
-                                records + row * record_size(chunk.head_size));
+        for (int begin = 0, end; begin < num_rows; begin = end) {
+            end = smaller(begin + ROWS_AWAKE, num_rows);
+            if (num_rows > FEW_ROWS && is_small(chunk.head_size)) {
+                fetch(chunk, {begin, end}, num_rows);
+                _tile_dpbf16ps(0, 4, 6);  // of whatever there is
+            }
+            softmax<ROWS_AWAKE>(scores + begin * CHUNK, end - begin, chunk, span, seen + begin,
+                                weights_of(scores + begin * CHUNK), WEIGHTS_APART,
+                                records + begin * record_size(chunk.head_size));
         }
     }
 
-    // Half of what is to be fetched: all at once would hold up the softmax.
-    static void fetch(const Chunk& chunk, int half) {
-        const int bytes = GROUP * chunk.head_size * static_cast<int>(sizeof(Number)) / 2;
+    // The share of `rows` among `num_rows` of what is to be fetched: all at once would hold up the softmax.
+    static void fetch(const Chunk& chunk, Span rows, int num_rows) {
+        const int lines = GROUP * chunk.head_size * static_cast<int>(sizeof(Number)) / 64;
         for (int group = chunk.fetched.begin; group < chunk.fetched.end; ++group) {
-            for (int i = half * bytes; i < (half + 1) * bytes; i += 64) {
-                prefetch_far(chunk.ahead[group].keys + i);
-                prefetch_far(chunk.ahead[group].values + i);
+            for (int line = lines * rows.begin / num_rows; line < lines * rows.end / num_rows; ++line) {
+                prefetch_far(chunk.ahead[group].keys + line * 64);
+                prefetch_far(chunk.ahead[group].values + line * 64);
             }
         }
     }
@@ -138,14 +139,13 @@ class AttentionTiles {
     };
 
     // out[row * stride]: the rows times the columns. `tile_at(i, column)`: what meets the rows' numbers from
-    // i on. Few rows take four columns no faster than two: they wait for memory, which two read more nearly in
-    // order.
+    // i on.
     template <class TileAt>
     void multiply(const Rows& rows, const Columns& columns, TileAt tile_at, float* out, int stride) const {
         for (int column = 0; column < columns.count; column += 2) {
             if (num_rows_ > LANES) {
                 multiply<Second::rows>(rows, columns, tile_at, column, out, stride);
-            } else if (num_rows_ > ROWS_AWAKE && column + 4 <= columns.count) {
+            } else if (num_rows_ > FEW_ROWS && column + 4 <= columns.count) {
                 multiply<Second::columns>(rows, columns, tile_at, column, out, stride);
                 column += 2;
             } else {

@@ -94,7 +94,7 @@ __attribute__((noinline)) void score(const typename Element::Operand* queries, c
         for (int w = 0; w < KEY_GROUPS; ++w) {
             const int group = smaller(begin + w, groups.end - 1);  // the last one again, rather than fewer
             keys[w] = reinterpret_cast<const Number*>(chunk.pages[group].keys);
-            ahead[w] = reinterpret_cast<const Number*>(chunk.ahead[group].keys);
+            ahead[w] = reinterpret_cast<const Number*>(chunk.fetched_beside(group).keys);
             for (int row = 0; row < ROWS; ++row) {
                 sums[row][w] = zeros();
             }
@@ -130,7 +130,7 @@ __attribute__((noinline)) void weigh(const typename Element::Operand* weights, c
     }
     for (int group = groups.begin; group < groups.end; ++group) {
         const Number* values = reinterpret_cast<const Number*>(chunk.pages[group].values) + d * WIDTH;
-        const Number* ahead = reinterpret_cast<const Number*>(chunk.ahead[group].values) + d * WIDTH;
+        const Number* ahead = reinterpret_cast<const Number*>(chunk.fetched_beside(group).values) + d * WIDTH;
         for (int token = 0; token < GROUP; token += WIDTH) {
             const int first = token * head_size;
             for (int w = 0; w < VECTORS; ++w) {
@@ -174,7 +174,6 @@ class AttentionVectors {
     using Number = typename Element::Number;
     using Operand = typename Element::Operand;
     static constexpr int MAX_ROWS = VECTOR_ROWS;
-    static constexpr bool BLOCKS_DIVIDE_FETCHING = false;
 
     explicit AttentionVectors(int) {}
 

@@ -14,12 +14,18 @@ namespace octavo::OCTAVO_ISA {
 
 namespace {
 
-// Two tiles, which no more than two threads could share.
-constexpr int64_t ROWS_PREPARED_ALONE = 2 * ROW_TILE;
+// To wait for other threads and to fetch what they prepared takes about as long as preparing so many rows.
+// (SmolLM2-135M, two threads.)
+constexpr int64_t ROWS_OF_WAITING = 16;
 
 // Rows whose activations stay in the second-level cache while all panels pass by: half of one of 2 MiB, which
 // server processors have; panels take the rest.
 constexpr int64_t CACHED_BYTES = 1 << 20;
+
+// Whether each thread prepares all rows. Its own scratch has room for ROW_PADDING.
+bool prepares_alone(int64_t num_rows, int num_threads) {
+    return num_rows <= ROW_PADDING && num_rows * (num_threads - 1) <= ROWS_OF_WAITING * num_threads;
+}
 
 struct Kinds {
     bool quants = false, pairs = false, numbers = false;
@@ -85,14 +91,18 @@ class Preparation {
         const int64_t num_rows = step_.num_tokens;
         if (alone) {
             prepare({0, num_rows});
+            return;
+        }
+        if (num_rows < worker.count * ROW_TILE) {
+            prepare(share(num_rows, worker));
         } else {
             const int64_t total = (num_rows + ROW_TILE - 1) / ROW_TILE;
             Turns turns(worker, total);
             for (int64_t turn; (turn = turns.next()) < total;) {
                 prepare({turn * ROW_TILE, smaller((turn + 1) * ROW_TILE, num_rows)});
             }
-            worker.wait();
         }
+        worker.wait();
     }
 
   private:
@@ -112,7 +122,11 @@ class Preparation {
             x = normed_;
         }
         if (kinds_.quants) {
-            quantize_row(x, to_.k, to_.quantized_row(t));
+            if (to_.quants_tiled) {
+                quantize_row(x, to_.k, ROW_TILE, to_.quantized_row_in_tile(t));
+            } else {
+                quantize_row(x, to_.k, 1, to_.quantized_rows(t));
+            }
         }
         if (kinds_.pairs) {
             uint16_t* row = to_.pairs_tiled ? rounded_ : to_.pairs + t * to_.padded_k;
@@ -128,7 +142,7 @@ class Preparation {
 
     // Rows of the last tile from `t` on, which are no rows of the step: nobody looks at what they come to, but
     // they are multiplied all the same. What lies there may be anything, and numbers too small to be normal
-    // take a processor a hundred times as long (steps of 5 rows: 15 times as long).
+    // take a processor a hundred times as long (steps of few rows took 15 times as long).
     void clear_tile_from(int64_t t) const {
         const QuantizedRow tile = to_.quantized_rows(t / ROW_TILE * ROW_TILE);
         for (int64_t r = t % ROW_TILE; r > 0 && r < ROW_TILE; ++r) {
@@ -368,7 +382,7 @@ class Products {
 }  // namespace
 
 void linear(const Linear& linear, const Step& step, Worker& worker) {
-    const bool alone = step.num_tokens <= ROWS_PREPARED_ALONE;
+    const bool alone = prepares_alone(step.num_tokens, worker.count);
     Pieces own(worker.scratch), shared(step.shared_scratch);
     const Activations x = lay_out(linear, step.num_tokens, alone ? own : shared);
     const Preparation preparation(linear, step, x, own);

@@ -173,7 +173,7 @@ void multiply_bf16(const Unit& unit, const Activations& x, int64_t begin, int64_
         const int rows = static_cast<int>(smaller<int64_t>(ROWS, end - row));
         for (int p = 0; p < unit.count; p += 2) {
             const bool fetches = few && row == begin && p < unit.num_next;
-            const int64_t ahead = fetches ? unit.next[0] - unit.panels[0] : 0;
+            const int64_t ahead = fetches ? unit.next[p] - unit.panels[p] : 0;
             const uint8_t* right = unit.panels[smaller(p + 1, unit.count - 1)];
             multiply_bf16_tiles(unit.panels[p], right, x.pairs + row * x.padded_k, x.padded_k,
                                 rows > ROW_TILE, ahead, sums + p * PANEL, SUMS_STRIDE);

@@ -43,22 +43,19 @@ struct Activations {
                 quantized.sums + blocks, quantized.half_sums + 2 * blocks};
     }
 
-    // Row `t` alone.
-    QuantizedRow quantized_row(int64_t t) const {
-        if (!quants_tiled) {
-            return quantized_rows(t);
-        }
+    // Row `t` of a tile, whose blocks are ROW_TILE apart.
+    QuantizedRow quantized_row_in_tile(int64_t t) const {
         const int64_t r = t % ROW_TILE;
         const QuantizedRow tile = quantized_rows(t - r);
-        return {tile.values + r * 32, tile.scales + r,    tile.scaled_sums + r,
-                tile.sums + r,        tile.half_sums + r, ROW_TILE};
+        return {tile.values + r * 32, tile.scales + r, tile.scaled_sums + r, tile.sums + r,
+                tile.half_sums + r};
     }
 };
 
 #if defined(__AVX512F__)
 constexpr int UNIT_PANELS = 4;   // panels a thread computes at a time, an even number
 constexpr int TILE_ROWS = 6;     // rows x 2 panels of integers and floats: 24 of 32 registers
-constexpr int DIRECT_ROWS = 8;   // up to so many rows quants are unpacked in registers
+constexpr int DIRECT_ROWS = 8;   // rows for which quants are unpacked in registers; tiles pay from 12 on
 constexpr int FLOAT_PANELS = 4;  // rows x 4 panels of floats: 24 of 32 registers
 #else
 constexpr int UNIT_PANELS = 2;

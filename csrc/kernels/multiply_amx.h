@@ -187,8 +187,8 @@ __attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, c
     for (int64_t i = 0; i < padded_k / INPUTS; ++i) {
         if (ahead != 0) {
             for (int line = 0; line < 16; ++line) {
-                __builtin_prefetch(left + ahead + line * 64, 0, 2);
-                __builtin_prefetch(right + ahead + line * 64, 0, 2);
+                prefetch_far(left + ahead + line * 64);
+                prefetch_far(right + ahead + line * 64);
             }
         }
         _tile_loadd(4, x + i * TILE, 64);
@@ -204,7 +204,13 @@ __attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, c
         left += INPUTS * PANEL * 2;
         right += INPUTS * PANEL * 2;
     }
-    store_sums(sums, stride, both, true);
+    const int64_t row_bytes = stride * 4;
+    _tile_stored(0, sums, row_bytes);
+    _tile_stored(1, sums + PANEL, row_bytes);
+    if (both) {
+        _tile_stored(2, sums + ROW_TILE * stride, row_bytes);
+        _tile_stored(3, sums + ROW_TILE * stride + PANEL, row_bytes);
+    }
 }
 
 }  // namespace octavo::OCTAVO_ISA

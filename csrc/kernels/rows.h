@@ -163,16 +163,12 @@ inline void rope_head(const float* x, const float* angles, RopeStyle style, int 
 
 // A row of k numbers as blocks of 32 bytes with a scale each, and the sums that the zero points and minimums
 // of weights are multiplied with. Number i is scales[i / 32] * values[i].
-//
-// `apart` blocks from one of the row to the next lie other rows' blocks, where rows lie in tiles: block b has
-// values[32 b * apart], scales[b * apart], half_sums[2 b * apart] and [(2 b + 1) * apart].
 struct QuantizedRow {
     int8_t* values;      // [k], -127 to 127
     float* scales;       // [k / 32]
     float* scaled_sums;  // [k / 32]  scale * sum
     int32_t* sums;       // [k / 32]  of the block's values
     int32_t* half_sums;  // [k / 16]  of 16 values
-    int64_t apart = 1;
 };
 
 OCTAVO_INLINE float greatest_of_block(const float* x) {
@@ -191,8 +187,9 @@ OCTAVO_INLINE int32_t quantize_half(const float* x, f32x16 inverse, int8_t* valu
 
 // Write x [k] as bytes: in each block of 32, scale = max|x| / 127 and values are the nearest multiples of it,
 // ties to even. A block with NaN or infinity gets the scale NaN, so that it shows in whatever it is
-// multiplied with.
-inline void quantize_row(const float* x, int64_t k, const QuantizedRow& out) {
+// multiplied with. Block b has values[32 b * apart], scales[b * apart] and so on, and half_sums[2 b * apart]
+// and [(2 b + 1) * apart]: rows whose blocks take turns in memory have others' between them.
+inline void quantize_row(const float* x, int64_t k, int64_t apart, const QuantizedRow& out) {
     constexpr float LARGEST = 127.0f;
     constexpr float TINY = 0x1p-119f;  // not far below it LARGEST / maximum is infinite; as good as zero
     const int64_t num_blocks = k / 32;
@@ -209,7 +206,7 @@ inline void quantize_row(const float* x, int64_t k, const QuantizedRow& out) {
         store(scales, select(is_zero, zeros(), scale));
         for (int i = 0; i < count; ++i) {
             const float* block = x + (first + i) * 32;
-            const int64_t to = (first + i) * out.apart;
+            const int64_t to = (first + i) * apart;
             const f32x16 inverse = splat(inverses[i]);
             const int32_t left = quantize_half(block, inverse, out.values + to * 32);
             const int32_t right = quantize_half(block + LANES, inverse, out.values + to * 32 + LANES);
@@ -217,7 +214,7 @@ inline void quantize_row(const float* x, int64_t k, const QuantizedRow& out) {
             out.scaled_sums[to] = scales[i] * static_cast<float>(left + right);
             out.sums[to] = left + right;
             out.half_sums[2 * to] = left;
-            out.half_sums[2 * to + out.apart] = right;
+            out.half_sums[2 * to + apart] = right;
         }
     }
 }

@@ -21,22 +21,6 @@ struct alignas(64) TileConfiguration {
     }
 };
 
-// Store the sums of two tiles of rows times two of columns, tiles 0 and 1 above 2 and 3, to out[row *
-// stride].
-OCTAVO_INLINE void store_sums(float* out, int64_t stride, bool has_lower, bool has_right) {
-    const int64_t row_bytes = stride * 4;
-    _tile_stored(0, out, row_bytes);
-    if (has_right) {
-        _tile_stored(1, out + LANES, row_bytes);
-    }
-    if (has_lower) {
-        _tile_stored(2, out + LANES * stride, row_bytes);
-    }
-    if (has_lower && has_right) {
-        _tile_stored(3, out + LANES * stride + LANES, row_bytes);
-    }
-}
-
 }  // namespace octavo::OCTAVO_ISA
 
 #endif
