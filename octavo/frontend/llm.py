@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
-from octavo.errors import RequestError
+from octavo.errors import EngineDeadError, RequestError
 from octavo.frontend.input_processor import ProcessedInput, Prompt, final_only
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
@@ -160,7 +160,8 @@ class LLM:
         """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks (turns of
         sessions that are under way); with `reset_running_requests` those begin again.
         """
-        return self.engine.client.reset_prefix_cache(reset_running_requests)
+        with self.engine.lock:
+            return self.engine.client.reset_prefix_cache(reset_running_requests)
 
     def close(self) -> None:
         """End everything that is under way, and let go of threads and sockets. Nothing can be asked after."""
@@ -203,11 +204,19 @@ class LLM:
         with self.engine.lock:
             if self._dropped:
                 self.engine.abort_requests([self._dropped.pop() for _ in range(len(self._dropped))])
-            outputs = self.engine.step()
-            for output in outputs:
-                session = self._sessions.get(output.request_id)
-                if session is not None:
-                    session.take(output)
+            try:
+                outputs = self.engine.step()
+                for output in outputs:
+                    session = self._sessions.get(output.request_id)
+                    if session is not None:
+                        session.take(output)
+            except EngineDeadError:  # before anything has run
+                raise
+            except BaseException:  # a second Ctrl-C: the end of a turn that somebody awaits may be lost
+                for reference in self._sessions.valuerefs():
+                    if (session := reference()) is not None:
+                        session.take_failure()
+                raise
             return outputs
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,27 +88,6 @@ def test_nothing_can_be_asked_of_an_engine_that_is_closed(tiny_model: Path) -> N
     for ask in (llm.generate, session.generate):
         with pytest.raises(EngineDeadError, match="has been closed"):
             ask("x", GREEDY)
-
-
-def test_several_threads_may_ask_one_engine(llm: LLM) -> None:
-    answers: dict[int, list[str]] = {}
-
-    def ask(number: int) -> None:
-        outputs = llm.generate([f"{number} a", f"{number} b"], GREEDY, use_tqdm=False)
-        answers[number] = [output.outputs[0].text for output in outputs]
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == {
-        number: [
-            output.outputs[0].text
-            for output in llm.generate([f"{number} a", f"{number} b"], GREEDY, use_tqdm=False)
-        ]
-        for number in range(4)
-    }
 
 
 def test_parameters_of_another_kind_are_refused_by_name(llm: LLM) -> None:
@@ -212,6 +190,13 @@ def test_after_its_close_a_session_takes_nothing_and_nothing_of_it_is_left(llm: 
     with pytest.raises(RequestError, match="the session has ended; begin another"):
         session.append("c", GREEDY)
     assert_nothing_is_left(llm)
+
+
+def test_what_was_not_streamed_is_gone_with_the_session(llm: LLM) -> None:
+    with llm.session() as session:
+        session.append("a", GREEDY)
+        llm.generate("of somebody else", GREEDY, use_tqdm=False)
+    assert list(session.stream()) == []
 
 
 def assert_nothing_is_left(llm: LLM) -> None:
