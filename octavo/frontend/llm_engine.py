@@ -111,7 +111,9 @@ class LLMEngine:
         there is: prompt and answer so far, but for its last token. Nothing more is heard of the turns.
         """
         with self.lock:
-            self.client.stop_turns(self.output_processor.forget_turns(request_id))
+            core_id = self.output_processor.forget_turns(request_id)
+            if core_id is not None:
+                self.client.stop_turns(core_id)
 
     def pause(self, state: PauseState) -> None:
         """Let nothing run, or only what has begun (PAUSED_NEW, and stepping until `has_begun_requests` is

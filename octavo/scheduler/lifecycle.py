@@ -117,15 +117,14 @@ class RequestLifecycle:
                 self._handle_stopped_request(request)
         self._drop_stopped_from_running()
 
-    def stop_turns(self, request_ids: Sequence[str]) -> None:
-        """End of sessions the turn under way, and drop those to come as if nobody had asked. The sessions go
-        on; nothing is heard of the turns.
+    def stop_turns(self, request_id: str) -> None:
+        """End of a session the turn under way, and drop those to come as if nobody had asked. It goes on;
+        nothing is heard of the turns. An unknown id is ignored.
         """
-        for request_id in request_ids:
-            session = self.requests.get(request_id)
-            while session is not None and session.streaming_queue and session.streaming_queue[0].resumable:
-                session.streaming_queue.popleft()
-        self.stop_requests(request_ids)
+        session = self.requests.get(request_id)
+        while session is not None and session.streaming_queue and session.streaming_queue[0].resumable:
+            session.streaming_queue.popleft()
+        self.stop_requests([request_id])
 
     @property
     def num_running(self) -> int:
