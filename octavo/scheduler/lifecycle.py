@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from octavo.config import SchedulerConfig
 from octavo.errors import RequestError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
@@ -153,14 +151,15 @@ class RequestLifecycle:
         """Tokens of a prompt, and for a turn of what its session holds, that are not in the prefix cache now;
         0 for a turn that must wait for another, of which nothing is known yet.
         """
-        token_ids = request.prompt_token_ids
         session = self.requests.get(request.request_id)
-        if session is not None:
-            if not session.is_idle:
-                return 0
-            token_ids = [*session.token_ids, *token_ids]
-        probe = Request(msgspec.structs.replace(request, prompt_token_ids=token_ids), self.max_model_len)
-        return len(token_ids) - self.kv_cache.get_computed_blocks(probe).num_tokens
+        if session is None:
+            probe = Request(request, self.max_model_len)
+        elif session.is_idle:
+            probe = session.copy()
+            probe.begin_turn(request, self.max_model_len)
+        else:
+            return 0
+        return probe.num_tokens - self.kv_cache.get_computed_blocks(probe).num_tokens
 
     def pause(self, state: PauseState) -> None:
         """Let nothing run, or only what has begun, or go on (UNPAUSED)."""
