@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Number
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.errors import EngineDeadError, RequestError
-from octavo.frontend.input_processor import ProcessedInput, Prompt, final_only
+from octavo.frontend.input_processor import ProcessedInput, Prompt, final_only, holds_token_ids
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.frontend.session import Session
@@ -228,8 +227,8 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         raise RequestError(
             f"prompts is a {type(prompts).__name__}; it must be a prompt or a list of prompts", "prompts"
         )
-    is_token_ids = bool(prompts) and all(isinstance(item, (Number, np.generic)) for item in prompts)
-    return [prompts] if is_token_ids else list(prompts)  # type: ignore[list-item, arg-type]
+    is_one = bool(prompts) and holds_token_ids(prompts)
+    return [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
 
 
 def _as_conversations(messages: Any) -> Sequence[Sequence[Message]]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from numbers import Number
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from octavo.errors import RequestError
-from octavo.frontend.input_processor import Prompt, final_only
+from octavo.frontend.input_processor import Prompt, final_only, holds_token_ids
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.types.options import RequestOptions
@@ -165,9 +163,8 @@ class Session:
 def _require_one(prompt: Any) -> None:
     """Raise RequestError for a list of prompts."""
     is_list = isinstance(prompt, Sequence) and not isinstance(prompt, str)
-    if is_list and prompt and not isinstance(prompt[0], (Number, np.generic)):
+    if is_list and not holds_token_ids(prompt):
         raise RequestError(
-            f"prompt is a list that begins with {prompt[0]!r:.80}; a session takes one prompt a turn, "
-            "a text or a list of token ids",
+            f"prompt is {prompt!r:.80}; a session takes one prompt a turn, a text or a list of token ids",
             "prompt",
         )

@@ -98,7 +98,9 @@ def test_parameters_of_another_kind_are_refused_by_name(llm: LLM) -> None:
         session.generate("x", {"temperature": 0})
 
 
-@pytest.mark.parametrize("prompts", [["a", "b"], ["a"], [[1, 2], [3]], [{"prompt": "a"}], ("a", "b")])
+@pytest.mark.parametrize(
+    "prompts", [["a", "b"], ["a"], [[1, 2], [3]], [{"prompt": "a"}], ("a", "b"), [1, "a"]]
+)
 def test_a_list_of_prompts_is_refused(llm: LLM, prompts: Any) -> None:
     with llm.session() as session, pytest.raises(RequestError, match="takes one prompt a turn") as raised:
         session.generate(prompts, GREEDY)
