@@ -208,8 +208,8 @@ class EngineConfig:
         weights, policy = self.scheduler.tenant_weights, self.scheduler.scheduling_policy
         if weights is not None and policy != "fair":
             raise ConfigError(
-                f"tenant_weights is {weights!r:.80}, but under the {policy} policy tenants have no shares; "
-                "set scheduling_policy to fair, or leave this out"
+                f"tenant_weights is {dict(weights)!r:.80}, but under the {policy} policy tenants have no "
+                "shares; set scheduling_policy to fair, or leave this out"
             )
 
     def _check_retention(self) -> None:
@@ -273,14 +273,17 @@ class Setting(NamedTuple):
     field: Field[Any]
 
     def parse(self, value: Any) -> Any:
-        """What a text stands for, where this is a setting of numbers; anything else as it is."""
+        """What a text stands for, where this is a setting of numbers; of a mapping of them a copy that nobody
+        can change; anything else as it is.
+        """
+        if _NUMBERS_BY_NAME in self.kinds:
+            numbers = _numbers_by_name(value) if isinstance(value, str) else value
+            return MappingProxyType(dict(numbers)) if isinstance(numbers, Mapping) else numbers
         if not isinstance(value, str):
             return value
         if int in self.kinds:
             return _whole_number(value)
-        if float in self.kinds:
-            return _number(value)
-        return _numbers_by_name(value) if _NUMBERS_BY_NAME in self.kinds else value
+        return _number(value) if float in self.kinds else value
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, saying what is allowed, for a value that is not."""

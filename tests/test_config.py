@@ -90,6 +90,16 @@ def test_weights_of_tenants_are_numbers_by_name_or_such_a_text(given: Any, weigh
     assert fair(given) == weights
 
 
+def test_weights_that_were_checked_do_not_change() -> None:
+    given = {"alice": 2.0}
+    weights = fair(given)
+    given["alice"] = 0.0
+    assert weights == {"alice": 2.0}
+    for checked in (weights, fair("alice=2")):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            checked["alice"] = 0.0
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -118,7 +128,8 @@ def test_weights_that_are_none_are_named(given: Any, named: str) -> None:
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_weights_that_no_policy_looks_at_are_refused(policy: str) -> None:
-    with pytest.raises(ConfigError, match=f"but under the {policy} policy .* set scheduling_policy to fair"):
+    refused = f"is {{'alice': 2}}, but under the {policy} policy .* set scheduling_policy to fair"
+    with pytest.raises(ConfigError, match=refused):
         EngineConfig.from_settings(scheduling_policy=policy, tenant_weights={"alice": 2})
     with pytest.raises(ConfigError, match=r"tenant_weights holds \{'alice': 0\}"):
         EngineConfig.from_settings(scheduling_policy=policy, tenant_weights={"alice": 0})

@@ -102,6 +102,48 @@ def test_a_program_that_has_handlers_of_its_own_is_left_alone(
     assert theirs.stream.getvalue().splitlines() == ["a message"] * 2, "from a warning on: the root's level"
 
 
+@pytest.mark.parametrize("name", ["root", "octavo"])
+def test_a_program_that_sets_up_handlers_later_sees_each_line_once(name: str) -> None:
+    theirs = logging.StreamHandler(io.StringIO())
+    with a_program():
+        ensure_logging("warning")
+        logging.getLogger(name).addHandler(theirs)
+        ensure_logging("info")
+        assert shown() == []
+        logging.getLogger(name).removeHandler(theirs)
+        assert shown() == lines("WARNING", "ERROR")
+    assert theirs.stream.getvalue().splitlines() == ["a message"] * 2
+
+
+def test_a_handler_that_does_not_see_the_log_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_program() as octavo:
+        ensure_logging("warning")
+        monkeypatch.setattr(octavo, "propagate", False)
+        logging.getLogger().addHandler(logging.StreamHandler(io.StringIO()))
+        assert shown() == lines("WARNING", "ERROR")
+
+
+def test_a_level_that_the_program_has_set_stays() -> None:
+    with a_program() as octavo:
+        octavo.setLevel(logging.ERROR)
+        for _ in range(2):
+            ensure_logging("info")
+            assert (octavo.level, octavo.handlers) == (logging.ERROR, [])
+
+
+@pytest.mark.parametrize(
+    ("level", "shown_levels"),
+    [(logging.ERROR, ["ERROR"]), (logging.DEBUG, ["DEBUG", "INFO", "WARNING", "ERROR"])],
+)
+def test_a_level_that_the_program_sets_later_stays_too(level: int, shown_levels: list[str]) -> None:
+    with a_program() as octavo:
+        ensure_logging("warning")
+        octavo.setLevel(level)
+        for _ in range(2):
+            ensure_logging("info")
+            assert shown() == lines(*shown_levels)
+
+
 def run_program(code: str, *arguments: str, **environment: str) -> str:
     """What a program of its own writes to standard error."""
     program = [sys.executable, "-c", code, *arguments]

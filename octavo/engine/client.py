@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from octavo.config import EngineConfig
@@ -33,8 +33,8 @@ class EngineCoreClient(Protocol):
     def stop_requests(self, request_ids: Iterable[str]) -> None:
         """End requests of which the front end has had enough, of sessions the turn. Nothing more is heard."""
 
-    def stop_turns(self, request_ids: Sequence[str]) -> None:
-        """End the turns of sessions that are under way or to come; the sessions go on. Nothing is heard."""
+    def stop_turns(self, request_id: str) -> None:
+        """End the turns of a session that are under way or to come; it goes on. Nothing is heard of them."""
 
     def get_output(self) -> EngineCoreOutputs:
         """The news from the next step."""
@@ -78,9 +78,9 @@ class InprocClient:
         """See `EngineCoreClient`."""
         self.core.stop_requests(request_ids)
 
-    def stop_turns(self, request_ids: Sequence[str]) -> None:
+    def stop_turns(self, request_id: str) -> None:
         """See `EngineCoreClient`."""
-        self.core.stop_turns(request_ids)
+        self.core.stop_turns(request_id)
 
     def pause(self, state: PauseState) -> None:
         """See `EngineCoreClient`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from octavo.engine.deadlines import Deadlines
 from octavo.logs import get_logger
@@ -81,9 +81,9 @@ class EngineCore:
         """End requests whose text has come to a stop string, of a session the turn. Nothing more is heard."""
         self.scheduler.stop_requests(request_ids)
 
-    def stop_turns(self, request_ids: Sequence[str]) -> None:
-        """End the turns of sessions that are under way or to come; the sessions go on. Nothing is heard."""
-        self.scheduler.stop_turns(request_ids)
+    def stop_turns(self, request_id: str) -> None:
+        """End the turns of a session that are under way or to come; it goes on. Nothing is heard of them."""
+        self.scheduler.stop_turns(request_id)
 
     def has_unfinished_requests(self) -> bool:
         """Whether another step would do anything for anyone."""

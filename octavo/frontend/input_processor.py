@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import msgspec
@@ -187,6 +188,11 @@ class InputProcessor:
                 "max_tokens",
             )
         return max_tokens
+
+
+def holds_token_ids(prompts: Sequence[Any]) -> bool:
+    """Whether all that a sequence holds is numbers: then it is one prompt, and not several."""
+    return all(isinstance(item, (Number, np.generic)) for item in prompts)
 
 
 def require_params(params: Any) -> None:

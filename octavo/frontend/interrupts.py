@@ -13,9 +13,11 @@ from types import FrameType
 def deferred_interrupt(announce: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
     """Hold back Ctrl-C; the callable yielded says whether there was one, to be asked between steps.
 
-    `announce` is called when it comes. A second Ctrl-C is not held back: a step over a long prompt may be
-    slow. Python's own handling is put back at the end, and is left alone outside the main thread and where
-    the program has a handler of its own.
+    `announce` is called when it comes. A second Ctrl-C is not held back, and raises KeyboardInterrupt in the
+    midst of what Python runs. But Python notices either only where it runs itself, and not within a step of
+    the native backend, which is one call: what comes meanwhile counts as one when that returns. Python's own
+    handling is put back at the end, and is left alone outside the main thread and where the program has a
+    handler of its own.
     """
     interrupted = False
 

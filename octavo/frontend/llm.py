@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Number
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,8 +12,8 @@ import msgspec
 import numpy as np
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
-from octavo.errors import RequestError
-from octavo.frontend.input_processor import ProcessedInput, Prompt, final_only
+from octavo.errors import EngineDeadError, RequestError
+from octavo.frontend.input_processor import ProcessedInput, Prompt, final_only, holds_token_ids
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.frontend.session import Session
@@ -160,7 +159,8 @@ class LLM:
         """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks (turns of
         sessions that are under way); with `reset_running_requests` those begin again.
         """
-        return self.engine.client.reset_prefix_cache(reset_running_requests)
+        with self.engine.lock:
+            return self.engine.client.reset_prefix_cache(reset_running_requests)
 
     def close(self) -> None:
         """End everything that is under way, and let go of threads and sockets. Nothing can be asked after."""
@@ -203,11 +203,19 @@ class LLM:
         with self.engine.lock:
             if self._dropped:
                 self.engine.abort_requests([self._dropped.pop() for _ in range(len(self._dropped))])
-            outputs = self.engine.step()
-            for output in outputs:
-                session = self._sessions.get(output.request_id)
-                if session is not None:
-                    session.take(output)
+            try:
+                outputs = self.engine.step()
+                for output in outputs:
+                    session = self._sessions.get(output.request_id)
+                    if session is not None:
+                        session.take(output)
+            except EngineDeadError:  # before anything has run
+                raise
+            except BaseException:  # a second Ctrl-C: the end of a turn that somebody awaits may be lost
+                for reference in self._sessions.valuerefs():
+                    if (session := reference()) is not None:
+                        session.take_failure()
+                raise
             return outputs
 
 
@@ -219,8 +227,8 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         raise RequestError(
             f"prompts is a {type(prompts).__name__}; it must be a prompt or a list of prompts", "prompts"
         )
-    is_token_ids = bool(prompts) and all(isinstance(item, (Number, np.generic)) for item in prompts)
-    return [prompts] if is_token_ids else list(prompts)  # type: ignore[list-item, arg-type]
+    is_one = bool(prompts) and holds_token_ids(prompts)
+    return [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
 
 
 def _as_conversations(messages: Any) -> Sequence[Sequence[Message]]:

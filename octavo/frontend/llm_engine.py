@@ -103,20 +103,24 @@ class LLMEngine:
         """End requests by the ids they were added under. Nothing more is heard of them."""
         if isinstance(request_ids, str):
             request_ids = [request_ids]
-        self.client.abort_requests(self.output_processor.abort_requests(request_ids))
+        with self.lock:
+            self.client.abort_requests(self.output_processor.abort_requests(request_ids))
 
     def stop_turns(self, request_id: str) -> None:
         """End the turn of a session that is under way, and drop those to come. The session goes on with what
         there is: prompt and answer so far, but for its last token. Nothing more is heard of the turns.
         """
         with self.lock:
-            self.client.stop_turns(self.output_processor.forget_turns(request_id))
+            core_id = self.output_processor.forget_turns(request_id)
+            if core_id is not None:
+                self.client.stop_turns(core_id)
 
     def pause(self, state: PauseState) -> None:
         """Let nothing run, or only what has begun (PAUSED_NEW, and stepping until `has_begun_requests` is
         false drains the engine), or all go on.
         """
-        self.client.pause(state)
+        with self.lock:
+            self.client.pause(state)
 
     def has_begun_requests(self) -> bool:
         """Whether a request has begun to run that has not ended."""

@@ -201,14 +201,14 @@ class OutputProcessor:
             self._answers.pop(core_id, None)
         return list(ids)
 
-    def forget_turns(self, request_id: str) -> list[str]:
-        """Forget a session's turns that are under way or to come, but not the session. Returns the core's ids
-        of it.
+    def forget_turns(self, request_id: str) -> str | None:
+        """Forget a session's turns that are under way or to come, but not the session. Returns the core's id
+        of it; None where there is none.
         """
-        ids = [self._sessions[request_id]] if request_id in self._sessions else []
-        for core_id in ids:
+        core_id = self._sessions.get(request_id)
+        if core_id is not None:
             self._answers.pop(core_id, None)
-        return ids
+        return core_id
 
     def take_back(self, request_id: str, core_ids: Iterable[str], begun: bool) -> None:
         """The core has refused what was added last: forget it, and the session if it is `begun` with it."""

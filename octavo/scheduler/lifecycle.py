@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from octavo.config import SchedulerConfig
 from octavo.errors import RequestError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
@@ -117,15 +115,14 @@ class RequestLifecycle:
                 self._handle_stopped_request(request)
         self._drop_stopped_from_running()
 
-    def stop_turns(self, request_ids: Sequence[str]) -> None:
-        """End of sessions the turn under way, and drop those to come as if nobody had asked. The sessions go
-        on; nothing is heard of the turns.
+    def stop_turns(self, request_id: str) -> None:
+        """End of a session the turn under way, and drop those to come as if nobody had asked. It goes on;
+        nothing is heard of the turns. An unknown id is ignored.
         """
-        for request_id in request_ids:
-            session = self.requests.get(request_id)
-            while session is not None and session.streaming_queue and session.streaming_queue[0].resumable:
-                session.streaming_queue.popleft()
-        self.stop_requests(request_ids)
+        session = self.requests.get(request_id)
+        while session is not None and session.streaming_queue and session.streaming_queue[0].resumable:
+            session.streaming_queue.popleft()
+        self.stop_requests([request_id])
 
     @property
     def num_running(self) -> int:
@@ -154,14 +151,15 @@ class RequestLifecycle:
         """Tokens of a prompt, and for a turn of what its session holds, that are not in the prefix cache now;
         0 for a turn that must wait for another, of which nothing is known yet.
         """
-        token_ids = request.prompt_token_ids
         session = self.requests.get(request.request_id)
-        if session is not None:
-            if not session.is_idle:
-                return 0
-            token_ids = [*session.token_ids, *token_ids]
-        probe = Request(msgspec.structs.replace(request, prompt_token_ids=token_ids), self.max_model_len)
-        return len(token_ids) - self.kv_cache.get_computed_blocks(probe).num_tokens
+        if session is None:
+            probe = Request(request, self.max_model_len)
+        elif session.is_idle:
+            probe = session.copy()
+            probe.begin_turn(request, self.max_model_len)
+        else:
+            return 0
+        return probe.num_tokens - self.kv_cache.get_computed_blocks(probe).num_tokens
 
     def pause(self, state: PauseState) -> None:
         """Let nothing run, or only what has begun, or go on (UNPAUSED)."""

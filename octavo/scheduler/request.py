@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections import deque
 from typing import Any
@@ -128,6 +129,15 @@ class Request:
         self.stop_reason: int | str | None = None
         self.num_computed_tokens = 0  # tokens whose KV is in the cache once every planned step has run
         self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
+
+    def copy(self) -> Request:
+        """Another with the same tokens and hashes, to see what a turn would come to."""
+        other = copy.copy(self)
+        other.token_ids = self.token_ids.copy()
+        other.block_hashes = self.block_hashes.copy()
+        other.media = self.media.copy()
+        other.streaming_queue = self.streaming_queue.copy()
+        return other
 
     def end_turn(self) -> None:
         """Nothing that is in flight concerns it any longer. A session goes on without its last token, which

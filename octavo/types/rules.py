@@ -49,7 +49,7 @@ class _CheckedMeta(msgspec.StructMeta):
         for name in given:
             if name not in self.__struct_fields__:
                 suggestion = suggest(name, self.__struct_fields__)
-                raise RequestError(f"{self.__name__} has no field {name!r}; {suggestion}", name)
+                raise RequestError(f"{self.__name__} has no field {_shown(name)}; {suggestion}", name)
         return super().__call__(*args, **given)
 
 
@@ -208,9 +208,8 @@ def struct(kind: type[CheckedStruct]) -> Rule:
         if not isinstance(value, Mapping):
             refuse(name, value, f"a {kind.__name__} or an object with its fields")
         for given in value:
-            if given not in kind.__struct_fields__:
-                suggestion = suggest(given if isinstance(given, str) else "", kind.__struct_fields__)
-                raise _error(name, f"has no field {_shown(given)}; {suggestion}")
+            if not isinstance(given, str):
+                raise _error(name, f"has the key {_shown(given)}; keys must be text")
         try:
             return kind(**value)
         except RequestError as error:

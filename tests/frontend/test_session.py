@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,27 +90,6 @@ def test_nothing_can_be_asked_of_an_engine_that_is_closed(tiny_model: Path) -> N
             ask("x", GREEDY)
 
 
-def test_several_threads_may_ask_one_engine(llm: LLM) -> None:
-    answers: dict[int, list[str]] = {}
-
-    def ask(number: int) -> None:
-        outputs = llm.generate([f"{number} a", f"{number} b"], GREEDY, use_tqdm=False)
-        answers[number] = [output.outputs[0].text for output in outputs]
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == {
-        number: [
-            output.outputs[0].text
-            for output in llm.generate([f"{number} a", f"{number} b"], GREEDY, use_tqdm=False)
-        ]
-        for number in range(4)
-    }
-
-
 def test_parameters_of_another_kind_are_refused_by_name(llm: LLM) -> None:
     with (
         llm.session() as session,
@@ -120,7 +98,9 @@ def test_parameters_of_another_kind_are_refused_by_name(llm: LLM) -> None:
         session.generate("x", {"temperature": 0})
 
 
-@pytest.mark.parametrize("prompts", [["a", "b"], ["a"], [[1, 2], [3]], [{"prompt": "a"}], ("a", "b")])
+@pytest.mark.parametrize(
+    "prompts", [["a", "b"], ["a"], [[1, 2], [3]], [{"prompt": "a"}], ("a", "b"), [1, "a"]]
+)
 def test_a_list_of_prompts_is_refused(llm: LLM, prompts: Any) -> None:
     with llm.session() as session, pytest.raises(RequestError, match="takes one prompt a turn") as raised:
         session.generate(prompts, GREEDY)
@@ -212,6 +192,13 @@ def test_after_its_close_a_session_takes_nothing_and_nothing_of_it_is_left(llm: 
     with pytest.raises(RequestError, match="the session has ended; begin another"):
         session.append("c", GREEDY)
     assert_nothing_is_left(llm)
+
+
+def test_what_was_not_streamed_is_gone_with_the_session(llm: LLM) -> None:
+    with llm.session() as session:
+        session.append("a", GREEDY)
+        llm.generate("of somebody else", GREEDY, use_tqdm=False)
+    assert list(session.stream()) == []
 
 
 def assert_nothing_is_left(llm: LLM) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,10 +15,10 @@ from octavo import LLM
 from octavo.errors import RequestError
 from octavo.frontend.session import Session
 from octavo.types.params import RequestOutputKind
-from octavo.types.steps import SchedulerOutput
 from tests.frontend.tiny_llm import GREEDY, assert_idle, at_once, core_of, make_llm, tokens_of
 
 DELTA = msgspec.structs.replace(GREEDY, output_kind=RequestOutputKind.DELTA)
+SHORT = msgspec.structs.replace(GREEDY, max_tokens=1)  # ends with its first step
 LONG = msgspec.structs.replace(GREEDY, max_tokens=50)
 
 
@@ -28,21 +28,28 @@ def llm(tiny_model: Path, request: pytest.FixtureRequest) -> LLM:
 
 
 @contextmanager
-def ctrl_c(llm: LLM, plan: int, times: int = 1) -> Iterator[None]:
-    """Ctrl-C while the step is planned that is the `plan`th from now, counted from 1."""
-    core, plans = core_of(llm), []
-    schedule = core.schedule
+def ctrl_c_at(holder: object, name: str, call: int = 1, times: int = 1) -> Iterator[None]:
+    """Ctrl-C at the end of the call of a method that is the `call`th from now, counted from 1."""
+    calls = []
+    method = getattr(holder, name)
 
-    def interrupted_schedule() -> SchedulerOutput:
-        plans.append(1)
-        for _ in range(times if len(plans) == plan else 0):
+    def interrupted(*arguments: object) -> object:
+        calls.append(1)
+        result = method(*arguments)
+        for _ in range(times if len(calls) == call else 0):
             os.kill(os.getpid(), signal.SIGINT)
-        return schedule()
+        return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "schedule", interrupted_schedule)
+        patch.setattr(holder, name, interrupted)
         yield
+    assert len(calls) >= call
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def ctrl_c(llm: LLM, plan: int) -> AbstractContextManager[None]:
+    """Ctrl-C while the step is planned that is the `plan`th from now, counted from 1."""
+    return ctrl_c_at(core_of(llm), "schedule", plan)
 
 
 def text_of(llm: LLM, session: Session) -> list[int]:
@@ -105,18 +112,64 @@ def test_turns_that_were_to_come_are_dropped_with_it(llm: LLM) -> None:
 def test_an_answer_that_was_complete_is_not_given_out_later(llm: LLM) -> None:
     with llm.session() as session:
         with ctrl_c(llm, 1), pytest.raises(KeyboardInterrupt):
-            session.generate("first", msgspec.structs.replace(GREEDY, max_tokens=1))
+            session.generate("first", SHORT)
         assert list(session.stream()) == []
         assert session.generate("second", GREEDY).prompt == "second"
 
 
-def test_a_second_ctrl_c_ends_the_session_which_does_not_begin_anew(llm: LLM) -> None:
-    """An answer that knows nothing of what was said before would be a wrong one."""
+# ----------------------------------------------------------------------------------------- a second Ctrl-C
+
+
+def broken_off(llm: LLM, place: str) -> AbstractContextManager[None]:
+    """Ctrl-C, twice, in the next step."""
+    holders = {"schedule": core_of(llm), "process_outputs": llm.engine.output_processor, "step": llm.engine}
+    return ctrl_c_at(holders[place], place, times=2)
+
+
+def assert_has_ended(llm: LLM, session: Session) -> None:
+    """An answer that knows nothing of what was said before would be a wrong one. The engine goes on."""
+    with pytest.raises(RequestError, match="the session has ended; begin another"):
+        session.append("the end", GREEDY)
+    assert list(session.stream()) == []
+    assert tokens_of(llm.generate("of somebody else", GREEDY, use_tqdm=False)[0])
+    assert_idle(llm)
+
+
+PLACES = pytest.mark.parametrize("place", ["schedule", "process_outputs", "step"])
+
+
+@PLACES
+def test_a_second_ctrl_c_ends_the_session_wherever_in_the_step_it_comes(llm: LLM, place: str) -> None:
     session = llm.session()
     session.generate("a beginning", GREEDY)
-    with ctrl_c(llm, 1, times=2), pytest.raises(KeyboardInterrupt):
-        session.generate("and more", GREEDY)
-    with pytest.raises(RequestError, match="the session has ended; begin another"):
-        session.generate("the end", GREEDY)
-    assert [output.outputs[0].finish_reason for output in session.stream()] == ["error"]
-    assert_idle(llm)
+    with broken_off(llm, place), pytest.raises(KeyboardInterrupt):
+        session.generate("and more", SHORT)
+    assert_has_ended(llm, session)
+
+
+@PLACES
+def test_so_it_does_in_a_stream(llm: LLM, place: str) -> None:
+    session = llm.session()
+    session.append("a beginning", SHORT)
+    with broken_off(llm, place), pytest.raises(KeyboardInterrupt):
+        next(session.stream())
+    assert_has_ended(llm, session)
+
+
+@PLACES
+def test_of_other_sessions_it_ends_those_that_wait_for_an_answer(llm: LLM, place: str) -> None:
+    waiting, idle = llm.session(), llm.session()
+    idle.generate("idle", GREEDY)
+    waiting.append("a beginning", SHORT)
+    with broken_off(llm, place), pytest.raises(KeyboardInterrupt):
+        llm.generate("of somebody else", GREEDY, use_tqdm=False)
+    assert_has_ended(llm, waiting)
+    assert tokens_of(idle.generate("goes on", GREEDY))
+    idle.close()
+
+
+def test_a_second_ctrl_c_while_the_turn_is_stopped_ends_the_session(llm: LLM) -> None:
+    session = llm.session()
+    with ctrl_c(llm, 2), ctrl_c_at(llm.engine, "stop_turns"), pytest.raises(KeyboardInterrupt):
+        session.generate("a beginning", LONG)
+    assert_has_ended(llm, session)

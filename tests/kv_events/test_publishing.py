@@ -237,15 +237,28 @@ def test_requests_that_are_none_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("setting", ["kv_events_endpoint", "kv_events_replay_endpoint"])
-@pytest.mark.parametrize(
-    "endpoint", ["", "5557", "tcp://", "tcp://127.0.0.1", "udp://127.0.0.1:5", "ipc:///no/where"]
-)
+@pytest.mark.parametrize("endpoint", ["", "5557", "udp://127.0.0.1:5", "ipc:///no/where", "tcp://no/where:5"])
 def test_an_endpoint_that_cannot_be_bound_is_refused_by_its_name(setting: str, endpoint: str) -> None:
     with pytest.raises(ConfigError, match=rf"\A{setting} is {endpoint!r}, which cannot be listened at: \w+"):
         KVEventsObserver(make_config(**{setting: endpoint}))
 
 
-PORTS_THAT_ARE_NONE = pytest.mark.parametrize("port", ["65536", "70000", "-1", "+70000", " 70000", "9" * 30])
+WORDS = [
+    "65536",
+    "70000",
+    "-1",
+    "+70000",
+    "70000abc",
+    "5_557",
+    "1_0",
+    "80.5e1",
+    "0x50",
+    "٨٠",
+    "²",
+    "inf",
+    "http",
+]
+PORTS_THAT_ARE_NONE = pytest.mark.parametrize("port", [*WORDS, "", " 70000", "80 ", "9" * 30, "1" * 5000])
 
 
 @pytest.mark.parametrize("setting", ["kv_events_endpoint", "kv_events_replay_endpoint"])
@@ -263,6 +276,18 @@ def test_nobody_subscribes_at_a_port_that_there_is_not(port: str) -> None:
         KVEventsSubscriber(f"tcp://[::1]:{port}")
     with pytest.raises(ConfigError, match=r"\Areplay_endpoint is 'tcp://.*; a TCP port is"):
         KVEventsSubscriber("tcp://127.0.0.1:5557", f"tcp://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://", "tcp://127.0.0.1", "tcp://[::1]"])
+def test_an_address_without_a_port_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"kv_events_endpoint is 'tcp://.*; a TCP port is a number"):
+        KVEventsObserver(make_config(kv_events_endpoint=endpoint))
+
+
+@pytest.mark.parametrize("port", ["*", "0"])
+def test_any_free_port_will_do(port: str) -> None:
+    with publishing(f"tcp://127.0.0.1:{port}") as observer:
+        assert int(observer.endpoint.rpartition(":")[2]) > 0
 
 
 def test_an_endpoint_that_is_no_port_may_end_with_any_number(tmp_path: Path) -> None:

@@ -347,6 +347,3 @@ def test_tenants_that_are_gone_are_forgotten() -> None:
     sizes = {name: len(value) for name, value in vars(policy).items() if hasattr(value, "__len__")}
     assert sizes
     assert max(sizes.values()) <= 20, sizes
-
-
-# --------------------------------------------------------------------------------------------------- weights

@@ -144,7 +144,7 @@ def test_stopping_all_turns_drops_those_to_come_and_the_session_goes_on(depth: i
     got: list[int] = []
     while len(got) < 4:
         got += tokens_of(core.step().outputs)
-    core.stop_turns(["s"])
+    core.stop_turns("s")
     core.scheduler.check()
     assert core.step().outputs == []
     assert not core.has_unfinished_requests()
@@ -157,7 +157,7 @@ def test_stopping_all_turns_of_a_session_that_is_to_end_ends_it() -> None:
     for message in (a_turn([1], FOREVER), a_turn([2]), the_end()):
         core.add_request(message)
     core.step()
-    core.stop_turns(["s"])
+    core.stop_turns("s")
     assert not core.scheduler.requests
     assert worker_is_empty(core)
 
@@ -166,7 +166,8 @@ def test_stopping_all_turns_of_an_idle_session_or_of_nobody_does_nothing() -> No
     core = make_core(100)
     turns = [a_turn([1]), a_turn([2])]
     first = tokens_of(run_turn(core, turns[0]))
-    core.stop_turns(["s", "nobody"])
+    for request_id in ("s", "nobody"):
+        core.stop_turns(request_id)
     assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from octavo.kv_cache import hashing
+from octavo.kv_cache.hashing import BlockHash, hash_block
 from octavo.scheduler.request import RequestStatus
 from octavo.types.outputs import FinishReason
+from octavo.types.requests import MediaSpan
 from tests.fakes import make_core, make_params, make_request, run_to_end, tokens_of
 from tests.scheduler.turns import (
     FOREVER,
@@ -111,6 +116,45 @@ def test_a_session_computes_again_what_the_cache_has_lost(settings: dict[str, bo
     news = run_turn(core, turns[1])
     assert [first, tokens_of(news)] == due(*turns)
     assert news[0].num_cached_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cache_salt": "salt"},
+        {"adapter": "adapter"},
+        {"media": (MediaSpan(offset=1, num_tokens=1, identifier="image"),)},
+    ],
+    ids=["salt", "adapter", "media"],
+)
+def test_what_is_left_to_compute_of_a_turn_depends_on_what_its_session_began_with(
+    fields: dict[str, object],
+) -> None:
+    core = make_core(100)
+    run_turn(core, a_turn([1, 2, 3], **fields))
+    assert core.scheduler.num_tokens_to_compute(a_turn([4, 5])) == 2
+
+
+def test_to_ask_what_is_left_to_compute_hashes_no_block_of_before_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = make_core(100)
+    turns = [a_turn([1, 2, 3], make_params(38, ignore_eos=True)), a_turn([4, 5, 6, 7, 8, 9])]
+    first = tokens_of(run_turn(core, turns[0]))
+    session = core.scheduler.requests["s"]
+    before = (list(session.token_ids), list(session.block_hashes), session.status)
+    hashed: list[Sequence[int]] = []
+
+    def hash_and_count(parent: bytes, token_ids: Sequence[int], extra_keys: bytes) -> BlockHash:
+        hashed.append(token_ids)
+        return hash_block(parent, token_ids, extra_keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hashing, "hash_block", hash_and_count)
+        assert core.scheduler.num_tokens_to_compute(turns[1]) == 6
+    assert hashed == [[4, 5, 6, 7]]
+    assert (session.token_ids, session.block_hashes, session.status) == before
+    assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
 
 
 def test_block_hashes_end_where_the_context_does() -> None:

@@ -281,7 +281,7 @@ class World:
         what = self.rng.random()
         if what < 0.2 and not record.is_idle:
             if what < 0.1:
-                self.core.stop_turns([request_id])
+                self.core.stop_turns(request_id)
                 record.drop_turns()
             else:
                 self.core.stop_requests([request_id])

@@ -43,7 +43,7 @@ def test_a_field_that_there_is_not_is_refused_with_those_that_may_be_meant(
 
 
 def test_a_field_inside_that_there_is_not_is_refused_in_the_same_way() -> None:
-    message = r"structured_outputs has no field 'regx'; did you mean regex\?"
+    message = r"structured_outputs: StructuredOutputsParams has no field 'regx'; did you mean regex\?"
     with pytest.raises(RequestError, match=message) as caught:
         SamplingParams(structured_outputs={"regx": "a"})
     assert caught.value.param == "structured_outputs"
