@@ -208,7 +208,7 @@ class EngineConfig:
         weights, policy = self.scheduler.tenant_weights, self.scheduler.scheduling_policy
         if weights is not None and policy != "fair":
             raise ConfigError(
-                f"tenant_weights is {dict(weights)!r:.80}, but under the {policy} policy tenants have no "
+                f"tenant_weights is {weights!r:.80}, but under the {policy} policy tenants have no "
                 "shares; set scheduling_policy to fair, or leave this out"
             )
 
@@ -273,12 +273,12 @@ class Setting(NamedTuple):
     field: Field[Any]
 
     def parse(self, value: Any) -> Any:
-        """What a text stands for, where this is a setting of numbers; of a mapping of them a copy that nobody
-        can change; anything else as it is.
+        """What a text stands for, where this is a setting of numbers; a copy of a mapping of them; anything
+        else as it is.
         """
         if _NUMBERS_BY_NAME in self.kinds:
             numbers = _numbers_by_name(value) if isinstance(value, str) else value
-            return MappingProxyType(dict(numbers)) if isinstance(numbers, Mapping) else numbers
+            return dict(numbers) if isinstance(numbers, Mapping) else numbers
         if not isinstance(value, str):
             return value
         if int in self.kinds:

@@ -90,14 +90,11 @@ def test_weights_of_tenants_are_numbers_by_name_or_such_a_text(given: Any, weigh
     assert fair(given) == weights
 
 
-def test_weights_that_were_checked_do_not_change() -> None:
+def test_weights_that_were_checked_do_not_change_with_what_was_given() -> None:
     given = {"alice": 2.0}
     weights = fair(given)
     given["alice"] = 0.0
     assert weights == {"alice": 2.0}
-    for checked in (weights, fair("alice=2")):
-        with pytest.raises(TypeError, match="does not support item assignment"):
-            checked["alice"] = 0.0
 
 
 @pytest.mark.parametrize(
