@@ -17,6 +17,7 @@ from octavo.types.steps import SchedulerOutput
 
 MEMORY = 0.98  # weight of what was measured before, at each step: about the last 50 steps count
 LEAST_STEPS = 10  # measured before anything is refused
+STALE_S = 1.0  # without a step nothing is known of the engine: else what refuses all could never learn better
 
 
 class StepTimes(Observer):
@@ -46,8 +47,10 @@ class StepTimes(Observer):
         self._last_heard = now
 
     def estimate_s(self, num_tokens: int, num_steps: int) -> float:
-        """Seconds that so many tokens in so many steps take at least; 0 while too little is known."""
-        if self._num_steps < LEAST_STEPS:
+        """Seconds that so many tokens in so many steps take at least; 0 while too little is known, or what is
+        known is of long ago.
+        """
+        if self._num_steps < LEAST_STEPS or self._clock() - self._last_heard > STALE_S:
             return 0.0
         variance = self._xx / self._weight - (self._x / self._weight) ** 2
         covariance = self._xy / self._weight - self._x * self._y / self._weight**2

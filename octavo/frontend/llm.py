@@ -261,7 +261,7 @@ def _errors_name(index: int, count: int) -> Iterator[None]:
     except RequestError as error:
         if count == 1:
             raise
-        raise RequestError(f"request {index} of {count}: {error}", error.param) from error
+        raise RequestError(f"request {index + 1} of {count}: {error}", error.param) from error
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from octavo.types.outputs import RequestOutput
 from octavo.types.params import SamplingParams
 
 _ENDED = "the session has ended; begin another"
+_TAKEN = "another thread has taken the answer; let one thread at a time generate in a session"
 
 
 class Session:
@@ -102,7 +103,7 @@ class Session:
             raise KeyboardInterrupt
         with self._engine.lock:
             if not self._outputs:
-                raise RequestError(_ENDED, "session")
+                raise RequestError(_TAKEN if self._is_open else _ENDED, "session")
             output = self._outputs.pop()
             self._outputs.clear()
             return output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.engine.core import EngineCore
-from octavo.engine.deadlines import LEAST_STEPS, Deadlines, StepTimes
+from octavo.engine.deadlines import LEAST_STEPS, STALE_S, Deadlines, StepTimes
 from octavo.errors import RequestError
 from octavo.types.outputs import EngineCoreOutputs, FinishReason
 from octavo.types.steps import CachedRequestData, PauseState, SchedulerOutput
@@ -220,6 +220,22 @@ def test_a_request_without_a_deadline_has_all_the_time() -> None:
 def test_a_deadline_that_is_past_is_refused_whatever_is_known() -> None:
     clock = Clock(100.0)
     assert not fits(Deadlines(clock, StepTimes(clock), 10), 0.0)
+
+
+def test_what_was_measured_long_ago_refuses_nobody() -> None:
+    core, clock = a_core()
+    core.add_request(make_request("slow", [1, 2, 3], make_params(30, ignore_eos=True)))
+    while core.has_unfinished_requests():
+        step(core, clock, 1.0)
+    hurried = make_request("a", [7], make_params(10, ignore_eos=True), deadline_s=3.0)
+    clock.now += STALE_S
+    with pytest.raises(RequestError, match="at the speed measured"):
+        core.add_request(hurried)
+    clock.now += 0.1
+    core.add_request(hurried)
+    while core.has_unfinished_requests():
+        step(core, clock, 0.1)
+    core.add_request(make_request("b", [7], make_params(10, ignore_eos=True), deadline_s=9.0))
 
 
 def test_a_refused_request_is_never_queued() -> None:

@@ -51,7 +51,7 @@ def test_empty_input(llm: LLM) -> None:
 
 def test_one_bad_prompt_is_an_error_before_anything_runs(llm: LLM) -> None:
     with pytest.raises(
-        RequestError, match=f"request 1 of 3: .* has {CONTEXT + 10} tokens, and the context is"
+        RequestError, match=f"request 2 of 3: .* has {CONTEXT + 10} tokens, and the context is"
     ):
         llm.generate(["fine", "x" * (CONTEXT + 10), "fine"], GREEDY, use_tqdm=False)
     assert_idle(llm)
@@ -167,7 +167,7 @@ def test_the_one_of_several_that_cannot_be_done_in_time_is_named(
 ) -> None:
     step_times = llm.engine.client.core.deadlines._step_times
     monkeypatch.setattr(step_times, "estimate_s", lambda num_tokens, num_steps: float(num_tokens))
-    with pytest.raises(RequestError, match=r"^request 1 of 3: deadline_s is 30, and .* about 40 s") as raised:
+    with pytest.raises(RequestError, match=r"^request 2 of 3: deadline_s is 30, and .* about 40 s") as raised:
         llm.generate(["fine", "x" * 35, "fine"], GREEDY, use_tqdm=False, deadline_s=30)
     assert raised.value.param == "deadline_s"
     with pytest.raises(RequestError, match=r"^deadline_s is 30, and"):

@@ -88,3 +88,20 @@ def test_a_session_that_is_closed_from_elsewhere_while_it_answers_says_so(
     session.append("a", final_only(GREEDY))
     assert list(session.stream()) == []
     assert_idle(llm)
+
+
+def test_an_answer_that_another_thread_has_taken_is_no_end_of_the_session(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = llm.session()
+    step = session._step
+
+    def step_and_lose() -> None:
+        step()
+        session._outputs.clear()
+
+    monkeypatch.setattr(session, "_step", step_and_lose)
+    with pytest.raises(RequestError, match="another thread has taken the answer"):
+        session.generate("a", GREEDY)
+    monkeypatch.undo()
+    assert session.generate("b", GREEDY).finished
