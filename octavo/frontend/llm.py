@@ -157,13 +157,16 @@ class LLM:
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks (turns of
-        sessions that are under way); with `reset_running_requests` those begin again.
+        sessions that are under way); with `reset_running_requests` those begin again. A `generate` of another
+        thread is waited for.
         """
         with self.engine.lock:
             return self.engine.client.reset_prefix_cache(reset_running_requests)
 
     def close(self) -> None:
-        """End everything that is under way, and let go of threads and sockets. Nothing can be asked after."""
+        """End everything that is under way, and let go of threads and sockets. Nothing can be asked after. A
+        `generate` of another thread is waited for.
+        """
         self.engine.close()
 
     def __enter__(self) -> LLM:
