@@ -26,7 +26,7 @@ from octavo.config import DEFAULT_MODEL
 from octavo.errors import OctavoError, UnsupportedError
 
 if TYPE_CHECKING:
-    from octavo.cli.session import Answer, Session
+    from octavo.cli.loaded_model import Answer, LoadedModel
 
 
 @click.command(cls=SectionedCommand, params=[*sampling_options(), *engine_options()])
@@ -48,18 +48,18 @@ def chat(model: str, system: str | None, **flags: Any) -> None:
     """
     config, params = engine_config(model, flags), sampling_params(flags)
 
-    from octavo.cli.session import Session
+    from octavo.cli.loaded_model import LoadedModel
     from octavo.hub.cache import cache_folder
 
-    session = Session(config, params)
-    if not session.has_chat_template:
+    loaded = LoadedModel(config, params)
+    if not loaded.has_chat_template:
         raise UnsupportedError(
             f"{model} has no chat template, which a conversation needs; give one with --chat-template FILE, "
             f"or let the model continue a text: octavo run --raw {model}"
         )
-    note(f"{model} is ready, with a context of {session.context} tokens. /help lists commands, Ctrl-D ends.")
+    note(f"{model} is ready, with a context of {loaded.context} tokens. /help lists commands, Ctrl-D ends.")
     with line_reader(cache_folder() / "chat_history") as read_line:
-        conversation = Chat(session, Conversation(system))
+        conversation = Chat(loaded, Conversation(system))
         conversation.converse(read_line)
     # Who types has seen what failed; a script is to know it in the end.
     if conversation.failed and not sys.stdin.isatty():
@@ -85,8 +85,8 @@ class Chat:
     `failed` says whether anything that was asked for, by a message or a command, could not be done.
     """
 
-    def __init__(self, session: Session, conversation: Conversation) -> None:
-        self.session = session
+    def __init__(self, loaded: LoadedModel, conversation: Conversation) -> None:
+        self.model = loaded
         self.conversation = conversation
         self.ended = False
         self.failed = False
@@ -137,7 +137,7 @@ class Chat:
         if answer.interrupted:
             note("(stopped; /retry asks again)")
         elif answer.finish_reason == "length":
-            limit = self.session.params.max_tokens
+            limit = self.model.params.max_tokens
             note("(the context is full; see /clear)" if limit is None else f"(cut off at {limit} tokens)")
         if answer.text:
             self.conversation.exchanges.append(Exchange(question, answer.text))
@@ -220,7 +220,7 @@ class Chat:
             note("There is no answer yet.")
             return
         used = last.num_prompt_tokens + last.num_tokens
-        note(f"{last.describe_speed()}\ncontext: {used} of {self.session.context} tokens used")
+        note(f"{last.describe_speed()}\ncontext: {used} of {self.model.context} tokens used")
 
     def quit(self, argument: str) -> None:
         """End the conversation."""
@@ -228,18 +228,18 @@ class Chat:
 
     def _answer(self, question: str) -> Answer | None:
         """The model's answer, shown as it comes; None if the conversation has outgrown the context."""
-        prompt = self.session.render(self.conversation.messages_with(question))
-        room = self.session.params.max_tokens or 1
-        if len(prompt) + room > self.session.context:
+        prompt = self.model.render(self.conversation.messages_with(question))
+        room = self.model.params.max_tokens or 1
+        if len(prompt) + room > self.model.context:
             self.failed = True
             note(
                 f"The conversation no longer fits: with this message it has {len(prompt)} tokens, its answer "
-                f"needs room for {room}, and the context holds {self.session.context}. Nothing was dropped. "
+                f"needs room for {room}, and the context holds {self.model.context}. Nothing was dropped. "
                 f"/clear begins a new conversation; /undo, or a shorter message, may do as well."
             )
             return None
         try:
-            return self.session.answer(prompt, write_answer, note_stopping)
+            return self.model.answer(prompt, write_answer, note_stopping)
         finally:
             click.echo()
 

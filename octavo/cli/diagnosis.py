@@ -16,12 +16,12 @@ from pathlib import Path
 
 import octavo
 from octavo.backends.native.library import VARIABLE, choose_instruction_set, load_library
-from octavo.cli.machine import Machine
 from octavo.config import DEFAULT_MODEL
 from octavo.errors import ConfigError, UnsupportedError
 from octavo.hub import ALIASES, Alias
 from octavo.hub.cache import alias_folder, cache_folder, cached_file, file_in_the_way
 from octavo.hub.progress import format_size
+from octavo.machine.description import Machine
 
 _SCARCE_MEMORY_BYTES = 10**9  # the default model, numpy and a short context take about half of it
 _SCARCE_DISK_BYTES = 10**9

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from octavo.cli.diagnosis import Finding, Level, diagnose
-from octavo.cli.machine import Machine, read_machine
+from octavo.machine.description import Machine, read_machine
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 

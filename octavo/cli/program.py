@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
             "Models", "octavo.cli.models", "list the models known by name and those on this disk"
         ),
         "doctor": Entry("This machine", "octavo.cli.doctor", "say what would keep Octavo from running well"),
-        "bench": Entry("This machine", "octavo.cli.bench", "measure how fast Octavo is here"),
+        "bench": Entry("This machine", "octavo.bench.command", "measure how fast Octavo is here"),
     }
 )
 

@@ -21,7 +21,7 @@ from octavo.cli.output import note, note_stopping, write_answer
 from octavo.config import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from octavo.cli.session import Session
+    from octavo.cli.loaded_model import LoadedModel
     from octavo.frontend.input_processor import Prompt
 
 
@@ -57,16 +57,14 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
     if not text.strip():
         raise click.UsageError("the prompt is empty; give it after the model, or on standard input")
 
-    from octavo.cli.session import Session
+    from octavo.cli.loaded_model import LoadedModel
 
-    session = Session(config, params)
-    answer = session.answer(_make_prompt(session, text, system, raw), write_answer, note_stopping)
+    loaded = LoadedModel(config, params)
+    answer = loaded.answer(_make_prompt(loaded, text, system, raw), write_answer, note_stopping)
     if not answer.text.endswith("\n"):
         click.echo()
     if answer.finish_reason == "length" and params.max_tokens is None:
-        click.echo(
-            f"octavo: the answer is cut off: the context of {session.context} tokens is full", err=True
-        )
+        click.echo(f"octavo: the answer is cut off: the context of {loaded.context} tokens is full", err=True)
     if not quiet:
         note(answer.describe_speed())
     if answer.interrupted:
@@ -84,18 +82,16 @@ def _read_prompt() -> str:
         raise click.UsageError(f"the prompt on standard input is not valid UTF-8: {error}") from error
 
 
-def _make_prompt(session: Session, text: str, system: str | None, raw: bool) -> Prompt:
+def _make_prompt(loaded: LoadedModel, text: str, system: str | None, raw: bool) -> Prompt:
     """What the model is to continue."""
     if raw:
         return text
-    if not session.has_chat_template:
+    if not loaded.has_chat_template:
         if system:
             raise click.UsageError(
-                f"{session.model} has no chat template for --system; leave it out, or give --chat-template"
+                f"{loaded.model} has no chat template for --system; leave it out, or give --chat-template"
             )
-        click.echo(
-            f"octavo: {session.model} has no chat template; it continues the prompt as it is", err=True
-        )
+        click.echo(f"octavo: {loaded.model} has no chat template; it continues the prompt as it is", err=True)
         return text
     instructions = [{"role": "system", "content": system}] if system else []
-    return session.render([*instructions, {"role": "user", "content": text}])
+    return loaded.render([*instructions, {"role": "user", "content": text}])

@@ -16,6 +16,8 @@ from octavo.errors import CapacityError, ConfigError, UnsupportedError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.kv_cache.layout import check_fits, plan_kv_cache
 from octavo.logs import get_logger
+from octavo.machine.memory import kv_cache_bytes
+from octavo.machine.processors import default_num_threads
 from octavo.models.load import make_model
 from octavo.models.model import Model
 from octavo.models.spec import ModelSpec
@@ -26,9 +28,7 @@ from octavo.types.observer import Observer, Observers
 from octavo.types.outputs import EngineInfo
 from octavo.weights.loader import ModelFiles
 from octavo.worker.input_batch import InputBatch
-from octavo.worker.memory import kv_cache_bytes
 from octavo.worker.model_runner import ModelRunner
-from octavo.worker.processors import default_num_threads
 
 logger = get_logger(__name__)
 

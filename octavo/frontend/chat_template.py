@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import ConfigError, RequestError
-from octavo.frontend.conversation import normalize_variables
+from octavo.frontend.chat_variables import normalize_variables
 from octavo.frontend.stand_ins import ControlTokenEdges, StandIns, texts_in, unused_characters
 from octavo.frontend.template_engine import JinjaTemplate
 from octavo.frontend.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from octavo.cli.conversation import Conversation, Exchange
-from tests.cli.conftest import CONTEXT, Octavo, ScriptedCore
+from tests.scripted_program import CONTEXT, Octavo, ScriptedCore
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 
 from octavo.cli import diagnosis
 from octavo.cli.diagnosis import Finding, Level
-from octavo.cli.machine import Machine, parse_cpuinfo, parse_sysctl, read_machine
 from octavo.errors import UnsupportedError
 from octavo.hub import ALIASES
-from tests.cli.conftest import Octavo
+from octavo.machine.description import Machine, parse_cpuinfo, parse_sysctl, read_machine
+from tests.scripted_program import Octavo
 from tests.tiny_gemma3 import write_tiny_gemma3
 
 X86 = """\

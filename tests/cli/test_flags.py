@@ -17,7 +17,7 @@ from octavo.errors import CapacityError, ConfigError, OctavoError, RequestError,
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.types.params import SamplingParams
 from octavo.types.rules import field_rules
-from tests.cli.conftest import Octavo, ScriptedCore
+from tests.scripted_program import Octavo, ScriptedCore
 
 
 @pytest.mark.parametrize("command", ["run", "chat"])

@@ -8,7 +8,7 @@ import pytest
 from octavo.hub import ALIASES
 from octavo.hub.aliases import Alias
 from octavo.hub.cache import alias_folder
-from tests.cli.conftest import Octavo
+from tests.scripted_program import Octavo
 
 SMOLLM2 = ALIASES["smollm2"]
 

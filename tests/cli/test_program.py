@@ -9,7 +9,7 @@ import pytest
 
 import octavo as package
 from octavo.cli.program import COMMANDS
-from tests.cli.conftest import Octavo
+from tests.scripted_program import Octavo
 
 START = "from octavo.cli import main; main()"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import CONTEXT, Octavo, ScriptedCore
+from tests.scripted_program import CONTEXT, Octavo, ScriptedCore
 
 SPEEDS = re.compile(r"prompt: \d+ tokens.* \| answer: \d+ tokens.* \| first token after [\d.]+ s\n")
 

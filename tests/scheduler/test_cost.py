@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from octavo.cli.bench_scheduler import SchedulerCase, measure, render
+from octavo.bench.scheduler import SchedulerCase, measure, render
 from octavo.scheduler.request import RequestStatus
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.params import RepetitionDetectionParams

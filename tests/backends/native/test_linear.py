@@ -12,7 +12,7 @@ import pytest
 
 from octavo.backends.native.library import load_library
 from octavo.backends.native.program import Program, compile_program
-from octavo.cli.bench_weights import random_weight
+from octavo.bench.weights import random_weight
 from octavo.ops import Linear
 from octavo.weights.formats import format_named
 from octavo.weights.weight import Weight

@@ -15,7 +15,7 @@ from octavo.backends.native.program import Program, compile_program
 from octavo.backends.native.recorder import record
 from octavo.backends.native.support import FORMATS
 from octavo.backends.native.weights import PackedWeights
-from octavo.cli.bench_weights import random_weight
+from octavo.bench.weights import random_weight
 from octavo.errors import UnsupportedError
 from octavo.ops import AttentionLayer, Linear, Ops, Rope
 from octavo.types.batch import CommonAttentionMetadata

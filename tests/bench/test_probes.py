@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from octavo.backends.native.library import load_library, usable_instruction_sets
-from octavo.cli import bench_kernels, bench_probes
-from octavo.cli.bench_kernels import KernelReport, KernelTime, measure_attention, measure_linear, measure_norm
-from octavo.cli.bench_probes import MachineProbe, probe_machine
-from octavo.cli.bench_work import Work
-from tests.cli.conftest import Octavo
+from octavo.bench import kernels, probes
+from octavo.bench.kernels import KernelReport, KernelTime, measure_attention, measure_linear, measure_norm
+from octavo.bench.probes import MachineProbe, probe_machine
+from octavo.bench.work import Work
+from tests.scripted_program import Octavo
 
 INSTRUCTION_SETS = usable_instruction_sets()
 REPORT = KernelReport(
@@ -31,8 +31,8 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     """An engine of two threads. What is measured on it is little, and quickly done."""
     if request.param is None:
         pytest.skip("the native extension is not built")
-    monkeypatch.setattr(bench_probes, "PROBE_BYTES", 2**20)
-    monkeypatch.setattr(bench_kernels, "LEAST_MEASURED_S", 0.0)
+    monkeypatch.setattr(probes, "PROBE_BYTES", 2**20)
+    monkeypatch.setattr(kernels, "LEAST_MEASURED_S", 0.0)
     return load_library().Engine(request.param, 2)
 
 
@@ -106,7 +106,7 @@ def test_the_command_reports_the_formats_it_was_asked_for(
         asked.append(formats)
         return REPORT.times
 
-    monkeypatch.setattr(bench_kernels, "measure_kernels", measure)
+    monkeypatch.setattr(kernels, "measure_kernels", measure)
     result = octavo("bench", "kernels", "--format", "q4_0", "--threads", "1", "--json", "-")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)

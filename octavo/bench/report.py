@@ -9,9 +9,9 @@ from statistics import median
 from rich.console import Group
 from rich.table import Table
 
-from octavo.cli.bench_generation import Run
-from octavo.cli.bench_probes import BUSY_BARRIER_NS, MachineProbe, is_same_state
-from octavo.cli.bench_work import ModelWork
+from octavo.bench.generation import Run
+from octavo.bench.probes import BUSY_BARRIER_NS, MachineProbe, is_same_state
+from octavo.bench.work import ModelWork
 
 
 @dataclass(frozen=True, slots=True)

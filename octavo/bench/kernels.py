@@ -21,16 +21,16 @@ from octavo.backends.native.kv_cache import KVCaches, head_bytes
 from octavo.backends.native.library import make_engine
 from octavo.backends.native.program import compile_program
 from octavo.backends.native.support import FORMATS
-from octavo.cli.bench_probes import MachineProbe, probe_machine
-from octavo.cli.bench_report import describe_barriers, describe_probe
-from octavo.cli.bench_weights import random_weight
-from octavo.cli.bench_work import AttentionWork, Work, arithmetic_of
+from octavo.bench.probes import MachineProbe, probe_machine
+from octavo.bench.report import describe_barriers, describe_probe
+from octavo.bench.weights import random_weight
+from octavo.bench.work import AttentionWork, Work, arithmetic_of
 from octavo.errors import UnsupportedError
+from octavo.machine.processors import default_num_threads
 from octavo.ops import AttentionLayer, Linear, Ops
 from octavo.types.batch import CommonAttentionMetadata
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
 from octavo.weights.formats import format_named
-from octavo.worker.processors import default_num_threads
 
 STANDARD_FORMATS = ("BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 # Inputs and outputs: of models of 135 million and of 1 billion parameters.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.backends.native.library import load_library
-from octavo.cli.bench_work import Work
+from octavo.bench.work import Work
 
 PROBE_BYTES = 256 * 2**20  # so that second-level caches hold next to nothing of it
 ARITHMETICS = ("f32", "bf16", "int8", "bf16_tiles", "int8_tiles")

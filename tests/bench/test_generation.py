@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from octavo.cli import bench_generation
-from octavo.cli.bench_generation import Load, LoadRunner, Run, StepTime, TimedBackend
+from octavo.bench import generation
+from octavo.bench.generation import Load, LoadRunner, Run, StepTime, TimedBackend
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, ConfigError, OctavoError
 from octavo.frontend.llm_engine import LLMEngine
@@ -97,7 +97,7 @@ def test_the_same_load_runs_as_often_as_asked_for_after_warming_up(
     monkeypatch.setattr(runner, "run", run)
     load = Load(1, 8, 30)
     assert runner.measure(load, least=3, num_iters=2) == [RUN, RUN]
-    assert loads == [Load(1, 8, bench_generation.NUM_WARM_UP_TOKENS), load, load]
+    assert loads == [Load(1, 8, generation.NUM_WARM_UP_TOKENS), load, load]
 
 
 @pytest.mark.parametrize(("wall_s", "num_runs"), [(3.0, 3), (0.25, 6)])
@@ -106,7 +106,7 @@ def test_by_default_a_load_runs_until_it_has_taken_long_enough(
 ) -> None:
     run = Run(LOAD, (StepTime(wall_s, 0.0, 6),), 1)
     monkeypatch.setattr(runner, "run", lambda load: run)
-    monkeypatch.setattr(bench_generation, "LEAST_MEASURED_S", 1.5)
+    monkeypatch.setattr(generation, "LEAST_MEASURED_S", 1.5)
     assert len(runner.measure(LOAD, least=3)) == num_runs
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.cli.bench_weights import PLAIN_FORMATS, SCALE_OFFSETS, random_weight
+from octavo.bench.weights import PLAIN_FORMATS, SCALE_OFFSETS, random_weight
 from octavo.errors import UnsupportedError, WeightError
 
 FORMATS = (*PLAIN_FORMATS, *SCALE_OFFSETS)

@@ -76,7 +76,7 @@ class Answer:
         return new.text
 
 
-class Session:
+class LoadedModel:
     """A model that answers prompts, one at a time."""
 
     def __init__(self, config: EngineConfig, params: SamplingParams) -> None:
@@ -103,7 +103,7 @@ class Session:
     ) -> Answer:
         """Answer `prompt`, handing the text to `show` piece by piece as it comes.
 
-        Ctrl-C calls `announce_stop` and ends the answer between two steps; the session stays usable. A second
+        Ctrl-C calls `announce_stop` and ends the answer between two steps; the model stays usable. A second
         one raises KeyboardInterrupt at once, and it does not. Raises RequestError for a prompt that cannot be
         answered, OctavoError where the model failed.
         """

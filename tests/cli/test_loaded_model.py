@@ -4,86 +4,86 @@ import signal
 
 import pytest
 
-from octavo.cli.session import Answer, Session
+from octavo.cli.loaded_model import Answer, LoadedModel
 from octavo.config import EngineConfig
 from octavo.errors import RequestError
 from octavo.types.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from octavo.types.params import SamplingParams
-from tests.cli.conftest import CONTEXT, ScriptedCore
+from tests.scripted_program import CONTEXT, ScriptedCore
 
 
 @pytest.fixture
-def session(core: ScriptedCore) -> Session:
-    return Session(EngineConfig(), SamplingParams(max_tokens=None))
+def loaded(core: ScriptedCore) -> LoadedModel:
+    return LoadedModel(EngineConfig(), SamplingParams(max_tokens=None))
 
 
 def press_ctrl_c_at(core: ScriptedCore, *steps: int) -> None:
     core.before_step = lambda num_tokens: signal.raise_signal(signal.SIGINT) if num_tokens in steps else None
 
 
-def test_the_text_is_shown_as_it_comes(core: ScriptedCore, session: Session) -> None:
+def test_the_text_is_shown_as_it_comes(core: ScriptedCore, loaded: LoadedModel) -> None:
     core.answers = ["Où?"]
     shown: list[tuple[int, str]] = []
-    answer = session.answer("Hi", lambda piece: shown.append((core.num_sent, piece)))
+    answer = loaded.answer("Hi", lambda piece: shown.append((core.num_sent, piece)))
     assert [piece for _, piece in shown if piece] == ["O", "ù", "?"]
     assert [step for step, piece in shown if piece] == [1, 3, 4]
     assert (answer.text, answer.finish_reason) == ("Où?", "stop")
 
 
-def test_the_answer_counts_tokens(session: Session) -> None:
-    answer = session.answer("Hello", lambda piece: None)
+def test_the_answer_counts_tokens(loaded: LoadedModel) -> None:
+    answer = loaded.answer("Hello", lambda piece: None)
     assert answer.num_prompt_tokens == len("Hello")
     assert answer.num_tokens == len("Paris.") + 1  # the end token is one
     assert not answer.interrupted
 
 
 def test_ctrl_c_ends_the_answer_after_the_step_and_leaves_the_session_usable(
-    core: ScriptedCore, session: Session
+    core: ScriptedCore, loaded: LoadedModel
 ) -> None:
     core.answers = ["Paris.", "Rome."]
     press_ctrl_c_at(core, 2)
     announced: list[int] = []
-    answer = session.answer("Hi", lambda piece: None, lambda: announced.append(core.num_sent))
+    answer = loaded.answer("Hi", lambda piece: None, lambda: announced.append(core.num_sent))
     assert announced == [2]  # when it came, before the step's end
     assert answer.interrupted
     assert answer.text == "Par"  # the step under way was finished
     assert core.aborted == [core.requests[0].request_id]
 
     press_ctrl_c_at(core)
-    assert session.answer("Hi", lambda piece: None).text == "Rome."
+    assert loaded.answer("Hi", lambda piece: None).text == "Rome."
 
 
-def test_a_second_ctrl_c_is_not_held_back(core: ScriptedCore, session: Session) -> None:
+def test_a_second_ctrl_c_is_not_held_back(core: ScriptedCore, loaded: LoadedModel) -> None:
     def press_twice(num_tokens: int) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
     core.before_step = press_twice
     with pytest.raises(KeyboardInterrupt):
-        session.answer("Hi", lambda piece: None)
+        loaded.answer("Hi", lambda piece: None)
 
 
-def test_the_handling_of_ctrl_c_is_restored(session: Session) -> None:
+def test_the_handling_of_ctrl_c_is_restored(loaded: LoadedModel) -> None:
     before = signal.getsignal(signal.SIGINT)
-    session.answer("Hi", lambda piece: None)
+    loaded.answer("Hi", lambda piece: None)
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_that_is_ignored_stays_ignored(core: ScriptedCore, session: Session) -> None:
+def test_ctrl_c_that_is_ignored_stays_ignored(core: ScriptedCore, loaded: LoadedModel) -> None:
     press_ctrl_c_at(core, 2)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert session.answer("Hi", lambda piece: None).text == "Paris."
+        assert loaded.answer("Hi", lambda piece: None).text == "Paris."
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 def test_a_prompt_that_cannot_be_answered_is_refused_before_anything_runs(
-    core: ScriptedCore, session: Session
+    core: ScriptedCore, loaded: LoadedModel
 ) -> None:
     with pytest.raises(RequestError, match="context"):
-        session.answer("x" * CONTEXT, lambda piece: None)
+        loaded.answer("x" * CONTEXT, lambda piece: None)
     assert core.requests == []
 
 

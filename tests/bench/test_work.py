@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli.bench_work import AttentionWork, ModelWork, Work, arithmetic_of, count_work
+from octavo.bench.work import AttentionWork, ModelWork, Work, arithmetic_of, count_work
 from octavo.models.load import open_model
 from octavo.ops import AttentionLayer
 from tests.fakes import make_kv_config

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from octavo.cli.bench_generation import Load, LoadRunner
-from octavo.cli.bench_probes import probe_machine
-from octavo.cli.bench_report import Figures, Setup, summarize
-from octavo.cli.bench_work import ModelWork, count_work
+from octavo.bench.generation import Load, LoadRunner
+from octavo.bench.probes import probe_machine
+from octavo.bench.report import Figures, Setup, summarize
+from octavo.bench.work import ModelWork, count_work
 from octavo.config import EngineConfig
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.hub import resolve_model

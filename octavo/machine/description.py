@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from octavo.worker.memory import available_memory_bytes, free_memory_bytes, total_memory_bytes
-from octavo.worker.processors import num_usable_processors, processor_quota
+from octavo.machine.memory import available_memory_bytes, free_memory_bytes, total_memory_bytes
+from octavo.machine.processors import num_usable_processors, processor_quota
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from octavo.backends.native.library import usable_instruction_sets
-from tests.cli.conftest import Octavo, ScriptedCore
+from tests.scripted_program import Octavo, ScriptedCore
 
 SETTINGS = ["--backend", "reference", "--kv-cache-memory", "4MiB", "--num-iters", "2"]
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from octavo.worker.memory import control_group_folders
+from octavo.machine.memory import control_group_folders
 
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")

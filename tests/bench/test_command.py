@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from octavo.cli import bench_scheduler
-from octavo.cli.bench_scheduler import SchedulerCase, SchedulerCost
-from tests.cli.conftest import Octavo
+from octavo.bench import scheduler
+from octavo.bench.scheduler import SchedulerCase, SchedulerCost
+from tests.scripted_program import Octavo
 
 CASES = (SchedulerCase(num_running=1), SchedulerCase(num_running=4, num_waiting=7))
 JSON = [
@@ -32,8 +32,8 @@ JSON = [
 
 @pytest.fixture(autouse=True)
 def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_scheduler, "STANDARD_CASES", CASES)
-    monkeypatch.setattr(bench_scheduler, "measure", lambda case: SchedulerCost(case, 12.0, 8.0, 20.0))
+    monkeypatch.setattr(scheduler, "STANDARD_CASES", CASES)
+    monkeypatch.setattr(scheduler, "measure", lambda case: SchedulerCost(case, 12.0, 8.0, 20.0))
 
 
 def test_the_costs_of_every_case_are_a_table(octavo: Octavo) -> None:
@@ -51,7 +51,7 @@ def test_a_table_away_from_a_terminal_is_as_wide_as_its_text(
         table.add_row("left " * 40, "right")
         return table
 
-    monkeypatch.setattr(bench_scheduler, "render", render)
+    monkeypatch.setattr(scheduler, "render", render)
     lines = octavo("bench", "scheduler").stdout.splitlines()
     assert any("left " * 40 in line and "right" in line for line in lines)
     assert max(map(len, lines)) < 250
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_written_is_found_out_before_measuring(
     def refuse(case: SchedulerCase) -> SchedulerCost:
         pytest.fail(f"measured {case}")
 
-    monkeypatch.setattr(bench_scheduler, "measure", refuse)
+    monkeypatch.setattr(scheduler, "measure", refuse)
     path = tmp_path / "no folder" / "costs.json"
     result = octavo("bench", "scheduler", "--json", str(path))
     assert result.exit_code == 1

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from octavo.cli.bench_generation import Load, Run, StepTime
-from octavo.cli.bench_probes import MachineProbe, is_same_state
-from octavo.cli.bench_report import Setup, describe_barriers, render, summarize
-from octavo.cli.bench_work import AttentionWork, ModelWork, Work
+from octavo.bench.generation import Load, Run, StepTime
+from octavo.bench.probes import MachineProbe, is_same_state
+from octavo.bench.report import Setup, describe_barriers, render, summarize
+from octavo.bench.work import AttentionWork, ModelWork, Work
 
 LOAD = Load(num_requests=2, input_len=4, output_len=4)
 WORK = ModelWork(

@@ -16,7 +16,7 @@ from octavo.config import DEFAULT_MODEL
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from octavo.cli.bench_load import Benchmark
+    from octavo.bench.load import Benchmark
 
 # On where prompts share a prefix, and otherwise off: it would only cost time.
 _PREFIX_CACHING = "enable_prefix_caching"
@@ -80,7 +80,7 @@ def latency(
     Loading the model and a first run to warm up do not count, and tokens are not turned into text. Shares of
     what the machine can do are given where the native backend runs the model.
     """
-    from octavo.cli.bench_load import LATENCY
+    from octavo.bench.load import LATENCY
 
     _run_load(LATENCY, model, (batch_size, input_len, output_len), num_iters, json_path, flags)
 
@@ -106,7 +106,7 @@ def throughput(
 
     As `latency`, but requests may wait for one another, as the engine's settings have it.
     """
-    from octavo.cli.bench_load import THROUGHPUT
+    from octavo.bench.load import THROUGHPUT
 
     _run_load(THROUGHPUT, model, (num_prompts, input_len, output_len), num_iters, json_path, flags)
 
@@ -117,7 +117,7 @@ def throughput(
 @_json_option
 def kernels(formats: tuple[str, ...], threads: int | None, json_path: str | None) -> None:
     """Measure the native kernels one by one, beside what the machine can do. No model is needed."""
-    from octavo.cli.bench_kernels import STANDARD_FORMATS, measure_all
+    from octavo.bench.kernels import STANDARD_FORMATS, measure_all
 
     _check_writable(json_path)
     report = measure_all(
@@ -130,7 +130,7 @@ def kernels(formats: tuple[str, ...], threads: int | None, json_path: str | None
 @_json_option
 def scheduler(json_path: str | None) -> None:
     """Measure what scheduling costs a step, under several loads. No model is needed."""
-    from octavo.cli.bench_scheduler import STANDARD_CASES, measure, render
+    from octavo.bench.scheduler import STANDARD_CASES, measure, render
 
     _check_writable(json_path)
     costs = []
@@ -150,9 +150,9 @@ def _run_load(
     flags: dict[str, Any],
 ) -> None:
     """Measure requests of a `shape` (number, prompt tokens, output tokens), and tell."""
-    from octavo.cli.bench_generation import Load
-    from octavo.cli.bench_load import measure
-    from octavo.cli.bench_report import render
+    from octavo.bench.generation import Load
+    from octavo.bench.load import measure
+    from octavo.bench.report import render
 
     load = Load(*shape, prefix_len=flags.pop("prefix_len"))
     config = engine_config(model, {**flags, _PREFIX_CACHING: load.prefix_len > 0})

@@ -1,0 +1,1 @@
+"""`octavo bench`: how fast Octavo is on this machine, measured."""
