@@ -9,7 +9,7 @@ import pytest
 from octavo.config import CacheConfig
 from octavo.errors import CapacityError
 from octavo.machine.memory import free_memory_bytes, kv_cache_bytes
-from octavo.worker import memory
+from octavo.machine import memory
 
 MIB = 2**20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from octavo.machine.processors import default_num_threads, processor_quota
-from octavo.worker import processors
+from octavo.machine import processors
 
 
 @pytest.fixture
