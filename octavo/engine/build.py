@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from octavo.backends.backend import Backend
-from octavo.config import AUTO, CacheConfig, EngineConfig, SchedulerConfig
+from octavo.config import AUTO, CacheConfig, EngineConfig
+from octavo.engine.cache_layout import plan_cache
 from octavo.engine.core import EngineCore
 from octavo.engine.deadlines import Deadlines, StepTimes
 from octavo.engine.executor import InprocExecutor
@@ -14,16 +14,14 @@ from octavo.engine.features import FEATURES, Parts
 from octavo.engine.observers import make_observers
 from octavo.errors import CapacityError, ConfigError, UnsupportedError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
-from octavo.kv_cache.layout import check_fits, plan_kv_cache
+from octavo.kv_cache.layout import check_fits
 from octavo.logs import get_logger
-from octavo.machine.memory import kv_cache_bytes
 from octavo.machine.processors import default_num_threads
 from octavo.models.load import make_model
 from octavo.models.model import Model
 from octavo.models.spec import ModelSpec
-from octavo.ops import AttentionLayer
 from octavo.scheduler.scheduler import Scheduler
-from octavo.types.kv import UNBOUNDED, FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from octavo.types.kv import FullAttentionSpec, KVCacheConfig
 from octavo.types.observer import Observer, Observers
 from octavo.types.outputs import EngineInfo
 from octavo.weights.loader import ModelFiles
@@ -31,10 +29,6 @@ from octavo.worker.input_batch import InputBatch
 from octavo.worker.model_runner import ModelRunner
 
 logger = get_logger(__name__)
-
-# Tokens of a prompt that a step runs at most where layers have windows (or as many as the largest one): what
-# a window must hold grows with it, and speed, beyond a few hundred, does not.
-WINDOWED_CHUNK = 512
 
 
 def build_engine(
@@ -49,7 +43,7 @@ def build_engine(
     longest = _longest_sequence(config, model.spec)
     vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
     backend = _load(config, model, vocab_size)
-    kv_config = _plan_kv_cache(config, model.attention_layers, backend, longest)
+    kv_config = plan_cache(config, model, backend, longest)
     max_model_len = longest
     if config.model.max_model_len == AUTO:
         max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
@@ -142,20 +136,6 @@ def _longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
     return wanted
 
 
-def _plan_kv_cache(
-    config: EngineConfig, layers: tuple[AttentionLayer, ...], backend: Backend, longest: int
-) -> KVCacheConfig:
-    """The cache that was asked for, or of a share of the memory, but not larger than could ever be used."""
-    cache = config.cache
-    specs = [_cache_spec(layer, cache.block_size, backend) for layer in layers]
-    max_chunk = _max_chunk(config.scheduler, layers)
-    planned = plan_kv_cache(specs, kv_cache_bytes(cache), max_chunk, cache.num_blocks_override)
-    if cache.kv_cache_memory is not None or cache.num_blocks_override is not None:
-        return planned
-    most = 1 + config.scheduler.max_num_seqs * planned.num_blocks_for(longest)
-    return replace(planned, num_blocks=min(planned.num_blocks, most))
-
-
 def _make_kv_cache(config: CacheConfig, kv_config: KVCacheConfig, observer: Observer) -> KVCacheManager:
     interval = config.prefix_cache_retention_interval
     if interval is not None and all(isinstance(group.spec, FullAttentionSpec) for group in kv_config.groups):
@@ -164,19 +144,6 @@ def _make_kv_cache(config: CacheConfig, kv_config: KVCacheConfig, observer: Obse
             "anything could slide out of; leave it out"
         )
     return KVCacheManager(kv_config, config.enable_prefix_caching, observer, interval)
-
-
-def _max_chunk(config: SchedulerConfig, layers: tuple[AttentionLayer, ...]) -> int:
-    """Most tokens of one request in a step."""
-    windows = [layer.window for layer in layers if layer.window is not None]
-    if not windows or not config.enable_chunked_prefill:
-        return UNBOUNDED
-    return min(max(*windows, WINDOWED_CHUNK), config.max_num_batched_tokens)
-
-
-def _cache_spec(layer: AttentionLayer, block_size: int, backend: Backend) -> KVCacheSpec:
-    heads = (block_size, layer.num_kv_heads, layer.head_size, backend.kv_head_bytes(layer.head_size))
-    return FullAttentionSpec(*heads) if layer.window is None else SlidingWindowSpec(*heads, layer.window)
 
 
 def _make_input_batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from octavo.backends.native.recorder import record
 from octavo.backends.native.sampling import NativeSampler
 from octavo.backends.native.support import check_supported
 from octavo.backends.native.weights import PackedWeights
-from octavo.models.model import Model
+from octavo.models.model import Model, forward
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
 from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
@@ -26,16 +27,16 @@ def record_model(model: Model) -> tuple[Recording, Recording]:
 
     Raises UnsupportedError, naming weight or layer, for what no kernel can run.
     """
-    forward = fuse(record(model.forward))
+    hidden = fuse(record(partial(forward, model)))
     logits = fuse(
         record(
             lambda ops, token_ids, positions, hidden: model.compute_logits(ops, hidden),
             {"hidden": model.spec.hidden_size},
         )
     )
-    for recording in (forward, logits):
+    for recording in (hidden, logits):
         check_supported(recording)
-    return forward, logits
+    return hidden, logits
 
 
 class NativeBackend:

@@ -10,7 +10,7 @@ from octavo.backends.capacity import room_for_kv_cache, room_for_weights
 from octavo.backends.reference.attention import HEAD_BYTES, KVCache
 from octavo.backends.reference.ops import ReferenceOps
 from octavo.backends.reference.parameters import Parameters
-from octavo.models.model import Model
+from octavo.models.model import Model, forward
 from octavo.sampling.sampler import Sampler
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
@@ -48,7 +48,7 @@ class ReferenceBackend:
     def forward(self, batch: Batch) -> np.ndarray:
         """Run the model over the batch. Returns hidden states [T, hidden] float32."""
         ops = ReferenceOps(self._parameters, self._cache, batch.attention)
-        return self._model.forward(ops, batch.token_ids, batch.positions)
+        return forward(self._model, ops, batch.token_ids, batch.positions)
 
     def compute_logits(self, hidden: np.ndarray, indices: np.ndarray) -> np.ndarray:
         """Logits [L, vocab] float32 of the tokens `indices` [L]."""
