@@ -14,6 +14,7 @@ import numpy as np
 from octavo.models.model import Model
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
+from octavo.types.protocols import Pending
 from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
 
 
@@ -37,14 +38,24 @@ class Backend(Protocol):
         keep what this backend has no operations for.
         """
 
+    def allocate_rows(self, num_rows: int, max_model_len: int) -> None:
+        """Reserve a table for the tokens of `num_rows` rows. Raises CapacityError when there is no memory."""
+
+    def write_tokens(self, row: int, start: int, token_ids: list[int]) -> None:
+        """Write `token_ids` into the table, at the positions of `row` from `start` on."""
+
     def forward(self, batch: Batch) -> Any:
-        """Run the batch's tokens, writing their K and V into the cache. Returns hidden states [T, hidden]."""
+        """Run the batch's tokens, as the table has them, writing their K and V into the cache. Returns hidden
+        states [T, hidden].
+        """
 
     def compute_logits(self, hidden: Any, indices: np.ndarray) -> Any:
         """Logits [L, vocab] of the tokens `indices` [L] int64 of a `forward`."""
 
-    def sample(self, logits: Any, metadata: SamplingMetadata) -> SamplerOutput:
-        """Sample one token from each row of `logits`. The logits are used up."""
+    def sample(self, logits: Any, batch: Batch, metadata: SamplingMetadata) -> Pending[SamplerOutput]:
+        """Sample one token from each row of the batch's `logits`, which are used up, and write it into the
+        table. May return before the work is done: the next `forward` finds the tokens in the table.
+        """
 
     def gather_logprobs(self, logits: Any, token_ids: np.ndarray, num_logprobs: int) -> list[TokenLogprobs]:
         """Raw log-probabilities of `token_ids` [L] int64, one for each row of `logits`, and of the

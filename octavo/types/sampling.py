@@ -32,14 +32,15 @@ class LogitBias(msgspec.Struct, frozen=True, eq=False):
 
 
 class Penalties(msgspec.Struct, frozen=True, eq=False):
-    """How much less likely each row makes the tokens it has seen; `[L]` float32."""
+    """How much less likely each row makes the tokens it has seen."""
 
-    # > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
     repetition: np.ndarray
-    frequency: np.ndarray  # taken off a logit for each time the token is in the output
-    presence: np.ndarray  # taken off the logits of tokens in the output, however often
-    prompt: TokenLists
-    output: TokenLists
+    frequency: np.ndarray
+    presence: np.ndarray
+    rows: np.ndarray
+    seen: np.ndarray
+    num_seen: np.ndarray
+    counts: np.ndarray
 
 
 class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
@@ -67,7 +68,10 @@ class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
 
 
 class SamplerOutput(msgspec.Struct, frozen=True, eq=False):
-    """What was sampled from L rows of logits."""
+    """What was sampled from L rows of logits, which belong to S requests (`Batch.logits_start_loc`)."""
 
     sampled_token_ids: np.ndarray  # [L] int64; INVALID_TOKEN_ID where the row held no usable number
     logprobs: list[TokenLogprobs | None]  # [L]; None for rows that wanted none
+    # [S] int64: how many of its rows each request gains a token from: the first, and one more for each draft
+    # that was sampled. None = every request has one row.
+    num_gained: np.ndarray | None = None

@@ -15,9 +15,11 @@ from octavo.backends.native.recorder import record
 from octavo.backends.native.sampling import NativeSampler
 from octavo.backends.native.support import check_supported
 from octavo.backends.native.weights import PackedWeights
+from octavo.backends.token_table import TokenTable
 from octavo.models.model import Model
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
+from octavo.types.protocols import Done
 from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
 
 
@@ -74,11 +76,19 @@ class NativeBackend:
             self._caches = KVCaches(config, self._kv_type)
         self._forward = Program(self.engine, self._forward_recording, self._weights, self._caches)
 
+    def allocate_rows(self, num_rows: int, max_model_len: int) -> None:
+        """Reserve the table of tokens."""
+        self._tokens = TokenTable(num_rows, max_model_len)
+
+    def write_tokens(self, row: int, start: int, token_ids: list[int]) -> None:
+        """Write tokens into the table."""
+        self._tokens.write(row, start, token_ids)
+
     def forward(self, batch: Batch) -> np.ndarray:
         """Run the model over the batch. Returns hidden states [T, hidden] float32."""
         (hidden,) = self._forward.run(
-            len(batch.token_ids),
-            token_ids=batch.token_ids,
+            batch.num_tokens,
+            token_ids=self._tokens.gather(batch),
             positions=batch.positions,
             attention=batch.attention,
         )
@@ -89,9 +99,9 @@ class NativeBackend:
         (logits,) = self._logits.run(len(indices), hidden=hidden[indices])
         return logits
 
-    def sample(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
+    def sample(self, logits: np.ndarray, batch: Batch, metadata: SamplingMetadata) -> Done[SamplerOutput]:
         """Sample one token from each row of `logits`, which may be overwritten."""
-        return self._sampler.forward(logits, metadata)
+        return Done(self._tokens.take_in(batch, self._sampler.forward(logits, metadata)))
 
     def gather_logprobs(
         self, logits: np.ndarray, token_ids: np.ndarray, num_logprobs: int

@@ -10,10 +10,12 @@ from octavo.backends.capacity import room_for_kv_cache, room_for_weights
 from octavo.backends.reference.attention import HEAD_BYTES, KVCache
 from octavo.backends.reference.ops import ReferenceOps
 from octavo.backends.reference.parameters import Parameters
+from octavo.backends.token_table import TokenTable
 from octavo.models.model import Model
 from octavo.sampling.sampler import Sampler
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
+from octavo.types.protocols import Done
 from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
 
 
@@ -45,19 +47,27 @@ class ReferenceBackend:
         with room_for_kv_cache(config):
             self._cache = KVCache(config)
 
+    def allocate_rows(self, num_rows: int, max_model_len: int) -> None:
+        """Reserve the table of tokens."""
+        self._tokens = TokenTable(num_rows, max_model_len)
+
+    def write_tokens(self, row: int, start: int, token_ids: list[int]) -> None:
+        """Write tokens into the table."""
+        self._tokens.write(row, start, token_ids)
+
     def forward(self, batch: Batch) -> np.ndarray:
         """Run the model over the batch. Returns hidden states [T, hidden] float32."""
         ops = ReferenceOps(self._parameters, self._cache, batch.attention)
-        return self._model.forward(ops, batch.token_ids, batch.positions)
+        return self._model.forward(ops, self._tokens.gather(batch), batch.positions)
 
     def compute_logits(self, hidden: np.ndarray, indices: np.ndarray) -> np.ndarray:
         """Logits [L, vocab] float32 of the tokens `indices` [L]."""
         ops = ReferenceOps(self._parameters, self._cache, metadata=())
         return self._model.compute_logits(ops, hidden[indices])
 
-    def sample(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
+    def sample(self, logits: np.ndarray, batch: Batch, metadata: SamplingMetadata) -> Done[SamplerOutput]:
         """Sample one token from each row of `logits`, which are overwritten."""
-        return self._sampler.forward(logits, metadata)
+        return Done(self._tokens.take_in(batch, self._sampler.forward(logits, metadata)))
 
     def gather_logprobs(
         self, logits: np.ndarray, token_ids: np.ndarray, num_logprobs: int
