@@ -129,13 +129,13 @@ def test_imports_follow_the_architecture(module: str) -> None:
 
 
 def test_features_never_import_each_other_and_nobody_but_the_list_imports_a_feature() -> None:
-    from octavo.engine.features import FEATURES
+    from octavo.features import FEATURES
 
     features = {name for name in FEATURES if (ROOT / name).is_dir()}
     assert features, "no feature has a folder of its own name"
     for module in _modules():
         imported = {name.split(".")[1] for name in _imports(module) if name.startswith("octavo.")}
-        if module != "engine.features":
+        if module != "features":
             assert not imported & features - {module.partition(".")[0]}, f"{module} imports a feature"
 
 
