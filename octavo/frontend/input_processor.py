@@ -197,7 +197,7 @@ def require_params(params: Any) -> None:
         )
 
 
-def final_only(params: Any) -> SamplingParams:
+def final_only(params: SamplingParams) -> SamplingParams:
     """The same, for one output when all is done. Raises RequestError for what is not SamplingParams."""
     require_params(params)
     return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

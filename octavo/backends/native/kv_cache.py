@@ -15,7 +15,7 @@ KVType = Literal["bf16", "f32", "fp8_e4m3"]
 
 def head_bytes(kv_type: KVType, head_size: int) -> int:
     """Bytes of one token's K and V in one KV head. Raises UnsupportedError without the native extension."""
-    return load_library().kv_head_bytes(kv_type, head_size)
+    return int(load_library().kv_head_bytes(kv_type, head_size))
 
 
 class LayerCache(NamedTuple):

@@ -132,4 +132,5 @@ def _attend(
     logits = scores if sinks is None else np.append(scores, sinks.reshape(*scores.shape[:2], 1), axis=-1)
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     values = weights[..., : len(k)] @ v.transpose(1, 0, 2)
-    return (values / weights.sum(axis=-1, keepdims=True)).reshape(q.shape)
+    attended: np.ndarray = values / weights.sum(axis=-1, keepdims=True)
+    return attended.reshape(q.shape)

@@ -33,14 +33,15 @@ class ReferenceOps:
 
     def embedding(self, token_ids: np.ndarray, table: Weight, scale: float = 1.0) -> np.ndarray:
         """Rows of the table."""
-        return self._parameters.matrices[table].values[token_ids] * np.float32(scale)
+        rows: np.ndarray = self._parameters.matrices[table].values[token_ids] * np.float32(scale)
+        return rows
 
     def rms_norm(
         self, x: np.ndarray, weight: Weight, eps: float, residual: np.ndarray | None = None
     ) -> np.ndarray:
         """The mean is a sum along contiguous memory, whose order depends on its length only."""
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        y = x / np.sqrt(mean_square + np.float32(eps)) * self._parameters.vectors[weight]
+        y: np.ndarray = x / np.sqrt(mean_square + np.float32(eps)) * self._parameters.vectors[weight]
         return y if residual is None else y + residual
 
     def linear(self, x: np.ndarray, layer: Linear, residual: np.ndarray | None = None) -> np.ndarray:
@@ -84,11 +85,13 @@ class ReferenceOps:
         """The left half is the gate."""
         gate, up = np.split(x, 2, axis=-1)
         with np.errstate(over="ignore"):  # e^-z is infinite for a very negative z, and z / infinity is right
-            return gate / (1 + np.exp(-gate)) * up
+            product: np.ndarray = gate / (1 + np.exp(-gate)) * up
+        return product
 
     def gelu_tanh_and_mul(self, x: np.ndarray) -> np.ndarray:
         """The left half is the gate."""
         gate, up = np.split(x, 2, axis=-1)
         with np.errstate(over="ignore"):  # tanh of infinity is right
             inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate * gate * gate)
-        return gate * np.float32(0.5) * (1 + np.tanh(inner)) * up
+        product: np.ndarray = gate * np.float32(0.5) * (1 + np.tanh(inner)) * up
+        return product
