@@ -48,7 +48,7 @@ class AttentionWork:
         return cls(4 * layer.num_heads * layer.head_size, kv_bytes, layer.window)
 
     def of_step(self, num_requests: int, num_new_tokens: int, context: int, shared: int = 0) -> Work:
-        """As `ModelWork.of_step`."""
+        """The work of this layer in a step; the arguments are those of `ModelWork.of_step`."""
         most = self.window or context
         seen = np.arange(context - num_new_tokens + 1, context + 1).clip(max=most)  # by each new token
         read = min(context, most + num_new_tokens - 1)

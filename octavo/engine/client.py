@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
 from octavo.config import EngineConfig
@@ -11,7 +12,6 @@ from octavo.models.registry import GGUF_ARCHITECTURES, find_architecture
 from octavo.types.outputs import EngineCoreOutputs, EngineInfo
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.steps import PauseState
-from octavo.weights.loader import ModelFiles
 
 
 def check_architecture(architecture: str) -> None:
@@ -59,8 +59,8 @@ class EngineCoreClient(Protocol):
 class InprocClient:
     """The engine lives in this process, and steps when it is asked for output."""
 
-    def __init__(self, config: EngineConfig, source: ModelFiles, num_token_ids: int | None) -> None:
-        self.core, self.info = build_engine(config, source, num_token_ids)
+    def __init__(self, config: EngineConfig, model_path: Path, num_token_ids: int | None) -> None:
+        self.core, self.info = build_engine(config, model_path, num_token_ids)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """See `EngineCoreClient`."""

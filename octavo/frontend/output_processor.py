@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from octavo.frontend.detokenizer import IncrementalDetokenizer
 from octavo.frontend.input_processor import ProcessedInput
@@ -27,6 +28,7 @@ from octavo.types.outputs import (
     RequestOutput,
 )
 from octavo.types.params import RequestOutputKind
+from octavo.types.protocols import RequestHandler
 
 logger = get_logger(__name__)
 
@@ -70,8 +72,8 @@ class Answer:
             self._last_token_time = now
         if output.new_logprobs:
             self.logprobs.update(output.new_logprobs[:num_new])
-        if output.prompt_logprobs is not None:
-            self.logprobs.update_prompt(output.prompt_logprobs)
+        for feature, result in output.results.items():
+            self.user_request.add_result(feature, result)
         if stop_string is not None:
             self.finish_reason, self.stop_reason = FinishReason.STOP, stop_string
             return output.finish_reason is None
@@ -106,13 +108,25 @@ class Answer:
 class UserRequest:
     """What the user asked for, and how far it is."""
 
-    def __init__(self, request_id: str, request: ProcessedInput, timings: RequestTimings) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        request: ProcessedInput,
+        timings: RequestTimings,
+        handlers: Mapping[str, RequestHandler],
+    ) -> None:
+        """`handlers`: the front-end halves of features, by feature."""
         self.request_id = request_id
         self.input = request
         self.timings = timings
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
-        self._prompt_logprobs_told = False
+        self._handlers = handlers
+        self._results: dict[str, Any] = {}  # of features; those of DELTA outputs only until they are sent
+
+    def add_result(self, feature: str, result: Any) -> None:
+        """Take in what a feature's worker half sent."""
+        self._results[feature] = self._handlers[feature].make_result(result, self.input.params)
 
     @property
     def finished(self) -> bool:
@@ -128,10 +142,9 @@ class UserRequest:
         due = [answer for answer in changed if answer.is_due()]
         if not due:
             return None
-        prompt_logprobs = self.answers[0].logprobs.prompt_logprobs
-        if kind is RequestOutputKind.DELTA and self._prompt_logprobs_told:
-            prompt_logprobs = None
-        self._prompt_logprobs_told |= prompt_logprobs is not None
+        results = self._results
+        if kind is RequestOutputKind.DELTA:
+            self._results = {}
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.input.prompt,
@@ -139,9 +152,9 @@ class UserRequest:
             outputs=[answer.make_output(kind) for answer in due],
             finished=finished,
             metrics=self.timings.make_metrics(now if finished else None),
-            prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             seed=self.input.params.seed,
+            results=results,
         )
 
 
@@ -160,8 +173,14 @@ class OutputProcessor:
     `clock` is the core's (`EngineCoreEvent`).
     """
 
-    def __init__(self, tokenizer: Tokenizer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        handlers: Mapping[str, RequestHandler] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.tokenizer = tokenizer
+        self._handlers = handlers  # the front-end halves of features, by feature
         self._clock = clock
         # By the core's request id. A session has one for each turn, in the order they will be answered.
         self._answers: dict[str, deque[Answer]] = {}
@@ -176,7 +195,9 @@ class OutputProcessor:
         but aborts and sessions, whose turns have one id in the core.
         """
         self._num_added += 1
-        user_request = UserRequest(request_id, request, RequestTimings(arrival_time, self._clock()))
+        user_request = UserRequest(
+            request_id, request, RequestTimings(arrival_time, self._clock()), self._handlers
+        )
         for index in range(request.params.n):
             core_id = f"{request_id}.{self._num_added}.{index}"
             if request.options.resumable:

@@ -18,7 +18,7 @@ from octavo.models.spec import ModelSpec
 from octavo.models.tensors import ModelTensors
 from octavo.weights.gguf import GGUFFile
 from octavo.weights.json_object import read_object
-from octavo.weights.loader import ModelFiles, open_weights
+from octavo.weights.loader import open_weights
 from octavo.weights.weight import WeightSource
 
 _CONFIG_FILE = "config.json"
@@ -30,11 +30,7 @@ def open_model(path: Path) -> Model:
 
     Raises WeightError or UnsupportedError, in one line that names the file and what is wrong with it.
     """
-    return make_model(open_weights(path))
-
-
-def make_model(source: ModelFiles) -> Model:
-    """The model in an open GGUF file or Hugging Face folder. Raises what `open_model` raises."""
+    source = open_weights(path)
     if isinstance(source, GGUFFile):
         return load_model(source, spec_from_gguf(source.metadata, source))
     return load_model(source, spec_from_config(read_object(source.path / _CONFIG_FILE), source.path.name))

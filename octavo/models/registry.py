@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
 
 from octavo.errors import UnsupportedError
 from octavo.models.family import Family
+from octavo.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def find_architecture(name: str, known: Mapping[str, str]) -> str:
     return known[name]
 
 
-def load_family(name: str) -> Family[Any]:
+def load_family(name: str) -> Family[ModelSpec]:
     """The family `name`. Imports its module."""
-    family: Family[Any] = import_module(f"octavo.models.{name}").FAMILY
+    family: Family[ModelSpec] = import_module(f"octavo.models.{name}").FAMILY
     return family

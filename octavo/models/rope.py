@@ -133,4 +133,5 @@ def make_rope(spec: RopeSpec, style: RopeStyle, divisors: np.ndarray | None = No
 
 def _mix(kept: np.ndarray, divided: np.ndarray, share_kept: np.ndarray) -> np.ndarray:
     share = np.clip(share_kept, 0.0, 1.0)
-    return share * kept + (1 - share) * divided
+    mixed: np.ndarray = share * kept + (1 - share) * divided
+    return mixed

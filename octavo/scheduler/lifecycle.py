@@ -190,6 +190,7 @@ class RequestLifecycle:
         last = self.running.pop()
         assert last is victim, "a victim is always the least urgent"
         self._release(victim)
+        victim.spec_token_ids = []
         victim.status = RequestStatus.PREEMPTED
         victim.num_preemptions += 1
         self.waiting.prepend_request(victim)

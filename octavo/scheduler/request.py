@@ -63,10 +63,12 @@ class Request:
         "block_hashes",
         "cache_salt",
         "eos_token_ids",
+        "feature_data",
         "max_length",
         "media",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_drafts_in_flight",
         "num_encoder_tokens",
         "num_in_flight_tokens",
         "num_output_placeholders",
@@ -79,6 +81,7 @@ class Request:
         "sampling_params",
         "skip_reading_prefix_cache",
         "source",
+        "spec_token_ids",
         "status",
         "stop_reason",
         "stop_token_ids",
@@ -101,6 +104,8 @@ class Request:
         self.num_preemptions = 0
         self.num_in_flight_tokens = 0  # of those computed, the ones that steps in flight compute
         self.num_output_placeholders = 0  # tokens that steps in flight sample
+        self.num_drafts_in_flight = 0  # drafts that a step in flight verifies
+        self.spec_token_ids: list[int] = []  # drafts: guesses of the next tokens, to be verified
         self.token_ids: list[int] = []  # prompt, then output
         self.block_hashes: list[BlockHash] = []
         self.media: list[MediaSpan] = []
@@ -115,6 +120,7 @@ class Request:
         start = len(self.token_ids)
         self.source = request  # of the present turn
         self.sampling_params = params
+        self.feature_data = request.feature_data
         self.order: tuple[Any, ...] = ()
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
@@ -146,7 +152,8 @@ class Request:
         if self.num_output_tokens:
             del self.token_ids[-1]
         self.turn += 1
-        self.num_in_flight_tokens = self.num_output_placeholders = 0
+        self.num_in_flight_tokens = self.num_output_placeholders = self.num_drafts_in_flight = 0
+        self.spec_token_ids = []
 
     def awaits(self, turn: EngineCoreRequest) -> bool:
         """Whether `turn` is under way here or to come."""
@@ -192,8 +199,13 @@ class Request:
 
     @property
     def num_planned_tokens(self) -> int:
-        """Tokens known once every planned step has run: what `num_computed_tokens` chases."""
+        """Tokens known for certain once every planned step has run: what `num_computed_tokens` chases."""
         return len(self.token_ids) + self.num_output_placeholders
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """The same with the drafts to verify."""
+        return self.num_planned_tokens + len(self.spec_token_ids)
 
     def __lt__(self, other: Request) -> bool:
         """Whether this one is more urgent."""

@@ -111,8 +111,8 @@ class Scheduler(RequestLifecycle):
         one that ends with a step in flight.
         """
         # Its last token is sampled and never run.
-        count = min(request.num_planned_tokens, request.max_length - 1) - start
-        if count <= 0:
+        count = min(request.num_tokens_with_spec, request.max_length - 1) - start
+        if count <= 0 or request.num_drafts_in_flight:  # how many of them are accepted is not known yet
             return 0
         for constraint in self.constraints:
             count = constraint.limit(request, start, count, budget)
@@ -181,6 +181,8 @@ class Scheduler(RequestLifecycle):
             finished_req_ids=self.finished_req_ids,
             preempted_req_ids=self.preempted_req_ids,
             num_common_prefix_blocks=self._num_common_prefix_blocks(),
+            scheduled_spec_decode_tokens=budget.drafts,
+            feature_data=budget.feature_data,
             kv_cache_block_copies=self.kv_cache.take_block_copies(),
             new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
         )
@@ -214,6 +216,7 @@ class Scheduler(RequestLifecycle):
             if news is None:
                 continue
             self._news.append(news)
+            self._take_drafts(request, result)
             if request.status.is_finished:
                 self._handle_stopped_request(request)
                 any_stopped = True
@@ -221,6 +224,14 @@ class Scheduler(RequestLifecycle):
         if any_stopped:
             self._drop_stopped_from_running()
         return self.take_news(output)
+
+    def _take_drafts(self, request: Request, result: ModelRunnerOutput) -> None:
+        """Keep the guesses of what follows the request's last token, unless a step that goes on from it is in
+        flight already. A recurrent state cannot be taken back to where drafts were rejected.
+        """
+        drafts = result.draft_token_ids.get(request.request_id)
+        if drafts and not request.num_in_flight_tokens and not self.kv_cache.coordinator.holds_states:
+            request.spec_token_ids = drafts
 
     def fail_step(self, output: SchedulerOutput, reason: str) -> None:
         """A step could not be run, or not be taken in: those of its requests that have not ended end with an

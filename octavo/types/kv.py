@@ -121,7 +121,6 @@ class RecurrentStateSpec(KVCacheSpec):
 
     @property
     def page_bytes(self) -> int:
-        """One state."""
         return self.state_bytes
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:

@@ -259,9 +259,12 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         return not self.skip_reading_prefix_cache
 
     def for_answer(self, index: int) -> SamplingParams:
-        """The parameters of one answer of n, alone. Its seed, if any, is seed + index modulo 2**64."""
+        """The parameters of one answer of n, alone. Its seed, if any, is seed + index modulo 2**64. What is
+        asked of the prompt is asked with the first answer.
+        """
         seed = None if self.seed is None else (self.seed + index) % 2**64
-        return msgspec.structs.replace(self, n=1, seed=seed)
+        prompt_logprobs = self.prompt_logprobs if index == 0 else None
+        return msgspec.structs.replace(self, n=1, seed=seed, prompt_logprobs=prompt_logprobs)
 
     def check_against(self, vocab_size: int, max_logprobs: int) -> None:
         """Check what depends on the model: token ids and numbers of logprobs (`max_logprobs` -1 = no limit).

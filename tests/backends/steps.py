@@ -55,21 +55,20 @@ def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_siz
             seq_lens=np.array([p[-1] + 1 for p in positions], np.int32),
             block_table=block_table,
             slot_mapping=np.concatenate(slots),
-            positions=np.concatenate(positions),
-            is_prefilling=np.ones(len(chosen), bool),
             num_common_prefix_blocks=0,
         )
         attention.append(metadata)
     return Batch(
         req_ids=[str(index) for index in counts],
-        rows=np.array(list(counts), np.int32),
-        token_ids=np.concatenate(
-            [r.token_ids[p] for r, p in zip(chosen, positions, strict=True)], dtype=np.int32
-        ),
+        rows=np.array(list(counts), np.int64),
+        token_rows=np.repeat(np.array(list(counts), np.int64), num_tokens),
         positions=np.concatenate(positions),
+        sampled_index=np.arange(len(chosen)),
+        logits_start_loc=np.concatenate([[0], np.cumsum(num_tokens)]),
         logits_indices=np.arange(num_tokens.sum()),
-        sampled_index=np.repeat(np.arange(len(chosen)), num_tokens),
-        sampled_rows=np.repeat(np.array(list(counts), np.int32), num_tokens),
+        logits_rows=np.repeat(np.array(list(counts), np.int64), num_tokens),
+        logits_positions=np.concatenate(positions) + 1,
+        draft_token_ids={},
         attention=tuple(attention),
     )
 
@@ -79,11 +78,15 @@ def run_steps(
 ) -> list[np.ndarray]:
     """Logits of every token that the steps run, [tokens, vocab] for each request. Advances the requests."""
     logits: list[list[np.ndarray]] = [[] for _ in requests]
+    backend.allocate_rows(len(requests), max(len(request.token_ids) for request in requests))
+    for row, request in enumerate(requests):
+        backend.write_tokens(row, 0, request.token_ids.tolist())
     for counts in steps:
         batch = make_batch(requests, counts, block_size)
         rows = backend.compute_logits(backend.forward(batch), batch.logits_indices)
         for position, index in enumerate(counts):
-            logits[index].append(rows[batch.sampled_index == position])
+            start, stop = batch.logits_start_loc[position : position + 2]
+            logits[index].append(rows[start:stop])
             requests[index].num_computed += counts[index]
     return [np.concatenate(parts) for parts in logits]
 

@@ -63,7 +63,8 @@ def compile_stage(
         parameters, cache = Parameters(model.weights), KVCache(config)
 
         def compute(batch: Batch, token_ids: np.ndarray, **values: np.ndarray) -> np.ndarray:
-            return function(ReferenceOps(parameters, cache, batch.attention), token_ids, batch.positions, **values)
+            ops = ReferenceOps(parameters, cache, batch.attention)
+            return function(ops, token_ids, batch.positions, **values)
 
         return compute
     program = compile_program(make_engine(2), function, inputs, KVCaches(config, "f32"))

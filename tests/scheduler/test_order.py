@@ -14,9 +14,7 @@ def run_step(scheduler: Scheduler) -> dict[str, int]:
     output = scheduler.schedule()
     complete = [i for i in output.num_scheduled_tokens if _is_complete(scheduler, i)]
     sampled = {req_id: [1 + scheduler.requests[req_id].num_tokens] for req_id in complete}
-    scheduler.update_from_output(
-        output, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, prompt_logprobs={})
-    )
+    scheduler.update_from_output(output, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
     scheduler.check()
     return output.num_scheduled_tokens
 
