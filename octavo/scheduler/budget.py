@@ -50,7 +50,7 @@ class StepBudget:
         self.stopped |= self.num_tokens == 0
         if request.prefills(start):
             self._take_prefill(request, count)
-        self.scheduled.append(ScheduledShare(request, request.turn, count))
+        self.scheduled.append(ScheduledShare(request, count))
         self.num_scheduled_tokens[request.request_id] = count
 
     def take_running(self, request: Request, start: int, count: int, block_ids: BlockIds) -> None:
