@@ -1,4 +1,8 @@
-"""`InputProcessor`: from what a user asks to what the core runs. All that can be wrong is found here."""
+"""`InputProcessor`: from a user's request to the core's.
+
+It makes every check that needs no knowledge of the engine's state. The core rejects what is left: a turn that
+is too long for its session, a deadline that cannot be met.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,15 @@ MAX_PROMPT_LOGPROBS = 2**22
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """The place of a request in a session."""
+
+    session_id: str
+    continues_session: bool  # it is not the first
+    follows_unfinished: bool  # an earlier turn is still under way, as far as is known
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessedInput:
     """A request that has passed every check."""
 
@@ -34,14 +47,11 @@ class ProcessedInput:
     params: SamplingParams  # complete: max_tokens and seed are numbers
     options: RequestOptions
     eos_token_ids: frozenset[int]
+    turn: Turn | None = None  # of the session that it belongs to
 
-    def for_answer(
-        self, request_id: str, index: int, arrival_time: float, goes_on: bool
-    ) -> EngineCoreRequest:
-        """The request for one of the n answers; the prompt's logprobs are computed with the first.
-
-        `goes_on` says that it is not the first turn of its session.
-        """
+    def for_answer(self, request_id: str, index: int, arrival_time: float) -> EngineCoreRequest:
+        """The core's request for one of the n answers. The prompt's logprobs are computed with the first."""
+        turn = self.turn
         params = self.params.for_answer(index)
         if index > 0:
             params = msgspec.structs.replace(params, prompt_logprobs=None)
@@ -54,8 +64,9 @@ class ProcessedInput:
             priority=self.options.priority,
             tenant=self.options.tenant_name,
             deadline_s=self.options.deadline_s,
-            resumable=self.options.resumable,
-            goes_on=goes_on,
+            session_id=turn.session_id if turn else None,
+            continues_session=turn is not None and turn.continues_session,
+            follows_unfinished=turn is not None and turn.follows_unfinished,
             cache_salt=self.options.cache_salt,
         )
 
@@ -72,15 +83,17 @@ class InputProcessor:
         prompt: Prompt,
         params: SamplingParams,
         options: RequestOptions | None = None,
-        *,
-        begins: bool = True,
+        turn: Turn | None = None,
     ) -> ProcessedInput:
         """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field.
 
-        With `begins` false the prompt goes on where a session has ended: it gets no BOS.
+        A `turn` that continues a session gets no BOS, since it is not the beginning of the text.
         """
         options = options or RequestOptions()
         self._check_params(params, options)
+        if turn is not None and params.n > 1:
+            raise RequestError(f"n is {params.n}; a session has one answer to each prompt", "n")
+        begins = turn is None or not turn.continues_session
         prompt_text, token_ids = self._tokenize(prompt, begins)
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens, params.max_tokens)
         self._check_prompt_logprobs(len(token_ids), params.prompt_logprobs)
@@ -92,6 +105,7 @@ class InputProcessor:
             params=msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed),
             options=options,
             eos_token_ids=frozenset(self.tokenizer.eos_token_ids),
+            turn=turn,
         )
 
     def _check_params(self, params: SamplingParams, options: RequestOptions) -> None:
@@ -104,8 +118,6 @@ class InputProcessor:
                 )
         params.check_against(self.info.vocab_size, self.info.max_logprobs)
         options.check_against(self.info.scheduling_policy)
-        if options.resumable and params.n > 1:
-            raise RequestError(f"n is {params.n}; a session has one answer to each prompt", "n")
 
     def _tokenize(self, prompt: Prompt, begins: bool) -> tuple[str | None, list[int]]:
         """The prompt's text, if it has one, and its token ids."""
