@@ -26,8 +26,15 @@ class FinishReason(enum.Enum):
         return self.value
 
 
+class Rejection(msgspec.Struct, frozen=True):
+    """Why a request cannot run. The front end raises it as a RequestError."""
+
+    message: str
+    param: str | None = None  # the field that is wrong, where there is one
+
+
 class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """News of one request from one step."""
+    """What one step, or a rejection, means for one request."""
 
     request_id: str
     new_token_ids: list[int]
@@ -36,6 +43,7 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     new_logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     results: dict[str, Any] = {}  # by feature: what its worker half found, plain data
+    rejection: Rejection | None = None  # only with FinishReason.ERROR: the request never ran
 
 
 class PrefixCacheStats(msgspec.Struct, frozen=True):
@@ -66,7 +74,7 @@ class SchedulerStats(msgspec.Struct, frozen=True):
     num_computed_prompt_tokens: int = 0  # without those from the prefix cache, and without recomputation
     num_generation_tokens: int = 0
     num_preemptions: int = 0
-    # As the core sees it: an answer that a stop string ends is an abort here.
+    # Requests that have ended (each turn of a session counts). A stop string counts as STOP.
     num_finished_reqs: Mapping[FinishReason, int] = {}
 
     @property

@@ -18,7 +18,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
-from octavo.scheduler.scheduler import Scheduler
+from octavo.scheduler.request_table import RequestTable
 from octavo.types.outputs import EngineCoreOutputs
 from tests.native import BACKENDS
 from tests.tiny_gemma3 import write_tiny_gemma3
@@ -186,7 +186,7 @@ def _compare(way: Way, model: Path, backend: str, expected: list[Result]) -> Non
                 results = [_run(llm, [request])[0] for request in _requests()]
     assert results == expected
     assert bool(preempted) == way.preempts, f"{len(preempted)} preemptions"
-    llm.engine.client.core.scheduler.check()
+    llm.engine.client.core.check()
 
 
 def _engine(model: Path, backend: str, **settings: Any) -> LLM:
@@ -213,14 +213,14 @@ def _run(llm: LLM, requests: Sequence[tuple[str, SamplingParams]]) -> list[Resul
 def _counted_preemptions() -> Iterator[list[str]]:
     """The ids of requests that are preempted meanwhile."""
     preempted: list[str] = []
-    original = Scheduler._preempt
+    original = RequestTable.preempt
 
-    def counting(self: Scheduler, victim: Any) -> None:
+    def counting(self: RequestTable, victim: Any) -> None:
         preempted.append(victim.request_id)
         original(self, victim)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scheduler, "_preempt", counting)
+        patch.setattr(RequestTable, "preempt", counting)
         yield preempted
 
 
@@ -238,7 +238,7 @@ def _beginning_again(llm: LLM, how: tuple[int, bool] | None) -> Iterator[None]:
             if empties:
                 assert core.reset_prefix_cache(reset_running_requests=True)
             else:
-                core.scheduler.preempt_all()
+                core.scheduler.table.preempt_all()
         return original()
 
     with pytest.MonkeyPatch.context() as patch:
