@@ -16,6 +16,7 @@ from octavo.types.kv import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
+    LatentAttentionSpec,
     RecurrentStateSpec,
     SlidingWindowSpec,
 )
@@ -41,6 +42,7 @@ HEADS = (1, 1, 8)
 def specs_of(block_size: int, reach: int) -> list[KVCacheSpec]:
     return [
         FullAttentionSpec(block_size, *HEADS),
+        LatentAttentionSpec(block_size, latent_size=2, rope_size=1, token_bytes=8),
         SlidingWindowSpec(block_size, *HEADS, window=reach),
         ChunkedLocalAttentionSpec(block_size, *HEADS, chunk_size=reach),
         RecurrentStateSpec(block_size, state_bytes=8),
