@@ -23,11 +23,11 @@ DEFAULT_MODEL = "smollm2"
 
 AUTO: Literal["auto"] = "auto"
 
-KERNEL_BLOCK = 16  # tokens: the native backend's kernels take the KV cache in pieces of so many
+KERNEL_BLOCK = 16  # tokens; the native kernels read the KV cache in units of this size
 
 MOST = 2**53  # the limit of settings that have none of their own
 
-_NUMBERS_BY_NAME = Mapping[str, float]  # a kind of settings
+_NUMBERS_BY_NAME = Mapping[str, float]  # the type of a setting
 
 _NUMBER = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?)?b?\s*")
 _UNITS = {"": 1} | {
@@ -210,7 +210,7 @@ class EngineConfig:
         self._check_kv_events()
 
     def _check_backend(self) -> None:
-        """Raise ConfigError for a cache that the backend does not have."""
+        """Raise ConfigError for a KV cache that the backend cannot make."""
         if self.backend != "reference" and self.cache.block_size % KERNEL_BLOCK:
             raise ConfigError(
                 f"block_size is {self.cache.block_size}; it must be a multiple of {KERNEL_BLOCK}, unless "
@@ -220,7 +220,7 @@ class EngineConfig:
             self.require_reference_dtype()
 
     def _check_tenant_weights(self) -> None:
-        """Raise ConfigError for weights that no policy looks at."""
+        """Raise ConfigError for tenant weights without the fair policy."""
         weights, policy = self.scheduler.tenant_weights, self.scheduler.scheduling_policy
         if weights is not None and policy != "fair":
             raise ConfigError(
@@ -229,7 +229,7 @@ class EngineConfig:
             )
 
     def _check_retention(self) -> None:
-        """Raise ConfigError for what is to stay in a cache that there is not."""
+        """Raise ConfigError for a retention interval without prefix caching."""
         interval = self.cache.prefix_cache_retention_interval
         if interval is not None and not self.cache.enable_prefix_caching:
             raise ConfigError(
@@ -238,7 +238,7 @@ class EngineConfig:
             )
 
     def _check_kv_events(self) -> None:
-        """Raise ConfigError for settings of KV events that have nothing to work on."""
+        """Raise ConfigError for settings of KV events that have no effect."""
         endpoint, replay = self.observation.kv_events_endpoint, self.observation.kv_events_replay_endpoint
         if endpoint is not None and not self.cache.enable_prefix_caching:
             raise ConfigError(
@@ -252,7 +252,7 @@ class EngineConfig:
             )
 
     def require_reference_dtype(self) -> None:
-        """Raise ConfigError for a kv_cache_dtype that the reference backend does not have."""
+        """Raise ConfigError unless the reference backend has this kv_cache_dtype."""
         if self.cache.kv_cache_dtype not in (AUTO, "f32"):
             raise ConfigError(
                 f"kv_cache_dtype is {self.cache.kv_cache_dtype}; the reference backend has only f32 (or auto)"
@@ -260,11 +260,11 @@ class EngineConfig:
 
     @classmethod
     def from_settings(cls, model: str = DEFAULT_MODEL, **given: Unpack[Settings]) -> EngineConfig:
-        """A configuration from flat names (`max_num_seqs=4`), as `LLM(...)` and the command line give them.
+        """Make a configuration from settings by name, such as `max_num_seqs=4`.
 
-        Numbers may be texts, whole ones with a unit: `watermark="0.1"`, `kv_cache_memory="2GiB"`,
-        `max_model_len="32k"`. So may numbers by name: `tenant_weights="alice=2,bob=0.5"`. Raises ConfigError,
-        also for a name that is no setting.
+        A number may be a text, and a whole number may have a unit: `watermark="0.1"`, `max_model_len="32k"`,
+        `kv_cache_memory="2GiB"`. A mapping may be a text too: `tenant_weights="alice=2,bob=0.5"`. Raises
+        ConfigError, also for a name that is not a setting.
         """
         known = settings()
         sections: dict[str, dict[str, Any]] = {}
@@ -282,15 +282,15 @@ class EngineConfig:
 
 
 class Setting(NamedTuple):
-    """What is known of one setting."""
+    """A setting: where it is, which types and values it may have."""
 
     section: str  # the field of EngineConfig that holds it; "" for EngineConfig itself
     kinds: tuple[Any, ...]  # its types; a Literal is one of them
     field: Field[Any]
 
     def parse(self, value: Any) -> Any:
-        """What a text stands for, where this is a setting of numbers; a copy of a mapping of them; anything
-        else as it is.
+        """Turn a text into the number or the mapping that it stands for, and copy a mapping. Return any other
+        text or value as it is.
         """
         if _NUMBERS_BY_NAME in self.kinds:
             numbers = _numbers_by_name(value) if isinstance(value, str) else value
@@ -302,7 +302,7 @@ class Setting(NamedTuple):
         return _number(value) if float in self.kinds else value
 
     def check(self, name: str, value: Any) -> None:
-        """Raise ConfigError, saying what is allowed, for a value that is not."""
+        """Raise ConfigError for a value that is not allowed. The message says which values are."""
         if any(self._allows(kind, value) for kind in self.kinds):
             return
         given = f"is {value!r:.80}"
@@ -327,7 +327,7 @@ class Setting(NamedTuple):
         return isinstance(key, str) and key != "" and self._allows(float, number)
 
     def _describe_allowed(self, value: Any) -> str:
-        """What is allowed, in words for someone who gave `value`."""
+        """Say in words which values are allowed. How much it says depends on the refused `value`."""
         least, most = self.field.metadata["least"], self.field.metadata["most"]
         too_large = isinstance(value, str) or (type(value) in (int, float) and value > most)
         limits = f" of at least {least}" + (f" and at most {most}" if most < MOST or too_large else "")
@@ -344,7 +344,7 @@ class Setting(NamedTuple):
 
 
 def _whole_number(text: str) -> int | str:
-    """A number, with a unit or without; a text that is none as it is."""
+    """Read a number, with or without a unit. A text that is not a number is returned as it is."""
     match = _NUMBER.fullmatch(text.lower())
     if match is None:
         return text
@@ -353,7 +353,7 @@ def _whole_number(text: str) -> int | str:
 
 
 def _number(text: str) -> float | str:
-    """A number; a text that is none as it is."""
+    """Read a number. A text that is not a number is returned as it is."""
     try:
         return float(text)
     except ValueError:
@@ -361,7 +361,7 @@ def _number(text: str) -> float | str:
 
 
 def _numbers_by_name(text: str) -> dict[str, float | str] | str:
-    """`alice=2,bob=0.5` as a mapping; a text that gives a name twice as it is."""
+    """Read `alice=2,bob=0.5` as a mapping. A text that names someone twice is returned as it is."""
     pairs = [pair.rpartition("=") for pair in text.split(",") if pair.strip()]
     numbers = {name.strip(): _number(number) for name, _, number in pairs}
     return numbers if len(numbers) == len(pairs) else text
@@ -369,7 +369,7 @@ def _numbers_by_name(text: str) -> dict[str, float | str] | str:
 
 @functools.cache
 def settings() -> Mapping[str, Setting]:
-    """Every setting by its name, in the order of the fields."""
+    """All settings by name, in the order of the fields."""
     found: dict[str, Setting] = {}
     for name, kind in get_type_hints(EngineConfig).items():
         section = name if is_dataclass(kind) else ""
@@ -384,5 +384,5 @@ def settings() -> Mapping[str, Setting]:
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
-    """The types that an annotation allows: the members of a union, or the one type it is."""
+    """The types that an annotation allows: the members of a union, or the single type."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

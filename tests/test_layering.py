@@ -129,7 +129,7 @@ def test_imports_follow_the_architecture(module: str) -> None:
         assert permitted, f"{module} imports {imported}; it may import {sorted(allowed)}"
 
 
-def test_features_never_import_each_other_and_nobody_but_the_list_imports_a_feature() -> None:
+def test_only_the_list_of_features_imports_a_feature() -> None:
     from octavo.features import FEATURES
 
     features = {name for name in FEATURES if (ROOT / name).is_dir()}
