@@ -42,12 +42,31 @@ LogitBias read_bias(nb::handle bias, int64_t num_rows) {
     return {tokens, numbers<float>(bias.attr("values"), "bias.values", tokens.offsets[num_rows])};
 }
 
+// Seen tokens are not looked at: the kernel passes over those outside the vocabulary or the table of counts.
 Penalties read_penalties(nb::handle penalties, int64_t num_rows) {
-    return {numbers<float>(penalties.attr("repetition"), "penalties.repetition", num_rows),
-            numbers<float>(penalties.attr("frequency"), "penalties.frequency", num_rows),
-            numbers<float>(penalties.attr("presence"), "penalties.presence", num_rows),
-            read_token_lists(penalties.attr("prompt"), "penalties.prompt", num_rows),
-            read_token_lists(penalties.attr("output"), "penalties.output", num_rows)};
+    const auto seen = array_of<int32_t, 2>(penalties.attr("seen"), "penalties.seen");
+    const auto counts = array_of<int32_t, 2>(penalties.attr("counts"), "penalties.counts");
+    Penalties p;
+    p.repetition = numbers<float>(penalties.attr("repetition"), "penalties.repetition", num_rows);
+    p.frequency = numbers<float>(penalties.attr("frequency"), "penalties.frequency", num_rows);
+    p.presence = numbers<float>(penalties.attr("presence"), "penalties.presence", num_rows);
+    p.rows = numbers<int64_t>(penalties.attr("rows"), "penalties.rows", num_rows);
+    p.seen = seen.data();
+    p.counts = counts.data();
+    p.max_seen = static_cast<int64_t>(seen.shape(1));
+    p.num_counts = static_cast<int64_t>(counts.shape(1));
+    const auto num_table_rows = static_cast<int64_t>(seen.shape(0));
+    p.num_seen = numbers<int64_t>(penalties.attr("num_seen"), "penalties.num_seen", num_table_rows);
+    require(static_cast<int64_t>(counts.shape(0)) == num_table_rows, "penalties.counts has ", counts.shape(0),
+            " rows; it must have as many as penalties.seen, ", num_table_rows);
+    for (int64_t i = 0; i < num_rows; ++i) {
+        const int64_t row = p.rows[i];
+        require(0 <= row && row < num_table_rows, "penalties.rows holds ", row, "; the tables have ",
+                num_table_rows, " rows");
+        require(0 <= p.num_seen[row] && p.num_seen[row] <= p.max_seen, "penalties.num_seen holds ",
+                p.num_seen[row], "; it must be from 0 to the ", p.max_seen, " columns of penalties.seen");
+    }
+    return p;
 }
 
 // Kernels rely on these to come to an end.
@@ -215,15 +234,13 @@ class Sampler {
         const int64_t num_partials = std::max((vocab_size + CHUNK_TOKENS - 1) / CHUNK_TOKENS, num_threads);
         const int64_t size = num_threads * vocab_size;
         const int64_t partial_bytes = num_threads * 2 * num_partials * PARTIAL_BYTES;
-        scratch.memory =
-            Memory(partial_bytes + size * (2 * sizeof(uint64_t) + sizeof(float) + sizeof(uint32_t)));
+        scratch.memory = Memory(partial_bytes + size * (2 * sizeof(uint64_t) + sizeof(float)));
         SampleScratch& places = scratch.places;
         places.num_partials = num_partials;
         places.partials = scratch.memory.data();
         places.entries = reinterpret_cast<uint64_t*>(places.partials + partial_bytes);
         places.sorted = places.entries + size;
         places.adjusted = reinterpret_cast<float*>(places.sorted + size);
-        places.counts = reinterpret_cast<uint32_t*>(places.adjusted + size);
         scratch.vocab_size = vocab_size;
     }
 

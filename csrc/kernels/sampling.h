@@ -23,9 +23,14 @@ struct LogitBias {
 
 struct Penalties {
     const float* repetition = nullptr;  // [num_rows]; null: there are no penalties
-    const float* frequency = nullptr;
-    const float* presence = nullptr;
-    TokenLists prompt, output;
+    const float* frequency = nullptr;   // [num_rows]
+    const float* presence = nullptr;    // [num_rows]
+    const int64_t* rows = nullptr;      // [num_rows]: the tables' row of each row of logits
+    // Tables of several rows.
+    const int32_t* seen = nullptr;      // [*, max_seen]: distinct tokens of prompt and output
+    const int64_t* num_seen = nullptr;  // [*]: how many entries of `seen` are set
+    const int32_t* counts = nullptr;    // [*, num_counts]: 1 + how often a seen token is in the output
+    int64_t max_seen = 0, num_counts = 0;
 };
 
 // Where reported logprobs go. Row r has room for offsets[r + 1] - offsets[r] of them, the chosen token's
@@ -47,11 +52,10 @@ constexpr int64_t CHUNK_TOKENS = 2048;
 
 constexpr int64_t PARTIAL_BYTES = 16;  // what is found out about a chunk, or by a thread
 
-// Memory that survives nothing but `counts`: a part of each array for each thread.
+// Memory whose content does not outlive a call: a part of each array for each thread.
 struct SampleScratch {
     int64_t num_partials;  // of a part: as many as a row has chunks, and at least the number of threads
     float* adjusted;       // [num_threads, vocab_size]
-    uint32_t* counts;      // [num_threads, vocab_size]: zeros, and zeros again when `sample` returns
     uint64_t* entries;     // [num_threads, vocab_size]
     uint64_t* sorted;      // [num_threads, vocab_size]
     uint8_t* partials;     // [num_threads, 2, num_partials, PARTIAL_BYTES]

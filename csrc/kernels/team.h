@@ -22,7 +22,6 @@ inline int64_t num_chunks(int64_t size) {
 struct Team {
     Worker worker;
     float* adjusted;
-    uint32_t* counts;
     uint64_t* entries;
     uint64_t* sorted;
     // Used in turn: while some still read what was found last, others already write what they find next.
@@ -32,7 +31,6 @@ struct Team {
     Team(const SampleArguments& a, const Worker& members, int part)
         : worker(members),
           adjusted(a.scratch.adjusted + part * a.vocab_size),
-          counts(a.scratch.counts + part * a.vocab_size),
           entries(a.scratch.entries + part * a.vocab_size),
           sorted(a.scratch.sorted + part * a.vocab_size) {
         const int64_t bytes = a.scratch.num_partials * PARTIAL_BYTES;

@@ -149,4 +149,4 @@ def _request(number: int, prompt: list[int]) -> EngineCoreRequest:
 def _sample(output: SchedulerOutput) -> ModelRunnerOutput:
     """What a worker would answer."""
     sampled = {request_id: [TOKEN_ID] for request_id in output.num_scheduled_tokens}
-    return ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, prompt_logprobs={})
+    return ModelRunnerOutput(sampled_token_ids=sampled, logprobs={})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
 from octavo.config import EngineConfig
@@ -11,7 +12,6 @@ from octavo.models.registry import GGUF_ARCHITECTURES, find_architecture
 from octavo.types.outputs import EngineCoreOutputs, EngineInfo
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.steps import PauseState
-from octavo.weights.loader import ModelFiles
 
 
 def check_architecture(architecture: str) -> None:
@@ -41,8 +41,10 @@ class EngineCoreClient(Protocol):
         """
 
     def end_session(self, session_id: str, error: str | None = None) -> None:
-        """End a session and its turns. No output of them follows, unless an `error` of one of the turns is the
-        reason: then each of the other turns ends with an output. An unknown id is ignored.
+        """End a session and its turns. An unknown id is ignored.
+
+        No output of the turns follows, except where an `error` of one of them is the reason: then each of the
+        others ends with an output.
         """
 
     def get_output(self) -> EngineCoreOutputs:
@@ -67,8 +69,8 @@ class EngineCoreClient(Protocol):
 class InprocClient:
     """The engine lives in this process, and runs a step when it is asked for output."""
 
-    def __init__(self, config: EngineConfig, source: ModelFiles, num_token_ids: int | None) -> None:
-        self.core, self.info = build_engine(config, source, num_token_ids)
+    def __init__(self, config: EngineConfig, model_path: Path, num_token_ids: int | None) -> None:
+        self.core, self.info = build_engine(config, model_path, num_token_ids)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         self.core.add_request(request)

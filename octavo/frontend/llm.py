@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from octavo.frontend.llm_engine import LLMEngine
 from octavo.frontend.output_collector import OutputCollector
 from octavo.frontend.session import Session
 from octavo.frontend.tokenizer import Tokenizer
+from octavo.settings import Settings
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import RequestOutput
 from octavo.types.params import SamplingParams
@@ -34,7 +35,7 @@ class LLM:
     >>> LLM("smollm2").generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8))
     """
 
-    def __init__(self, model: str = DEFAULT_MODEL, **settings: Any) -> None:
+    def __init__(self, model: str = DEFAULT_MODEL, **settings: Unpack[Settings]) -> None:
         """Load `model` (an alias, a path or a hub id); `settings` are those of `octavo.config`, by name.
 
         Raises ConfigError, ModelNotFoundError, WeightError, UnsupportedError or CapacityError, each saying

@@ -22,7 +22,7 @@ from octavo.types.outputs import EngineInfo
 from octavo.types.params import SamplingParams
 from octavo.types.steps import PauseState
 from octavo.weights.gguf import GGUFFile
-from octavo.weights.loader import ModelFiles, open_weights
+from octavo.weights.loader import ModelFiles
 
 
 class LLMEngine:
@@ -33,7 +33,7 @@ class LLMEngine:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.input_processor = InputProcessor(client.info, tokenizer)
-        self.output_processor = OutputProcessor(tokenizer)
+        self.output_processor = OutputProcessor(tokenizer, self.input_processor.handlers)
         # One thread at a time changes the engine or runs a step. `LLM.generate` holds the lock from its first
         # request to its last output.
         self.lock = threading.RLock()
@@ -47,14 +47,13 @@ class LLMEngine:
         alias = ALIASES.get(config.model.model)
         if alias is not None:
             check_architecture(alias.architecture)  # before it is fetched
-        # Opened once for tokenizer and weights: to go through a vocabulary of a GGUF header takes a while.
-        source = open_weights(resolve_model(config.model.model, revision=config.model.revision))
+        path = resolve_model(config.model.model, revision=config.model.revision)
         other = config.model.tokenizer
-        tokenizer = make_tokenizer(source) if other is None else load_tokenizer(resolve_tokenizer(other))
+        tokenizer = load_tokenizer(path if other is None else resolve_tokenizer(other))
         chat_template = ChatTemplate.from_setting(
             config.model.chat_template, tokenizer, config.model.allow_special_tokens_in_content
         )
-        return cls(InprocClient(config, source, tokenizer.vocab_size), tokenizer, chat_template)
+        return cls(InprocClient(config, path, tokenizer.vocab_size), tokenizer, chat_template)
 
     @property
     def info(self) -> EngineInfo:

@@ -61,7 +61,7 @@ class OutputCollector:
             self._announce(self)
 
     def get_nowait(self) -> RequestOutput | None:
-        """Take what is there; None when there is nothing yet. Raises the RequestError of a rejected request."""
+        """Take what is there; None if there is nothing yet. Raises the RequestError of a rejected request."""
         output, self._output = self._output, None
         if output is None and self._error is not None:
             error, self._error = self._error, None
@@ -75,8 +75,8 @@ def _merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
     for answer in later.outputs:
         before = answers.get(answer.index)
         answers[answer.index] = answer if before is None else _append(before, answer)
-    told = later.prompt_logprobs if earlier.prompt_logprobs is None else earlier.prompt_logprobs
-    return replace(later, outputs=[answers[index] for index in sorted(answers)], prompt_logprobs=told)
+    results = {**earlier.results, **later.results}
+    return replace(later, outputs=[answers[index] for index in sorted(answers)], results=results)
 
 
 def _append(before: CompletionOutput, delta: CompletionOutput) -> CompletionOutput:

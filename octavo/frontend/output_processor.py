@@ -6,8 +6,9 @@ A user's request may be several requests to the core (n answers to one prompt): 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from octavo.errors import RequestError
 from octavo.frontend.detokenizer import IncrementalDetokenizer
@@ -26,6 +27,7 @@ from octavo.types.outputs import (
     RequestOutput,
 )
 from octavo.types.params import RequestOutputKind
+from octavo.types.protocols import RequestHandler
 
 logger = get_logger(__name__)
 
@@ -47,8 +49,8 @@ class Answer:
         self._last_token_time: float | None = None
 
     def update(self, output: EngineCoreOutput, now: float) -> bool:
-        """Take in the core's output of time `now`. Returns True if a stop string ended the answer and the core
-        must be told.
+        """Take in the core's output of time `now`. Returns True if a stop string ended the answer and the
+        core must be told.
         """
         ends_on_token = output.finish_reason is FinishReason.STOP
         stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
@@ -60,8 +62,8 @@ class Answer:
             self._last_token_time = now
         if output.new_logprobs:
             self.logprobs.update(output.new_logprobs[:num_new])
-        if output.prompt_logprobs is not None:
-            self.logprobs.update_prompt(output.prompt_logprobs)
+        for feature, result in output.results.items():
+            self.user_request.add_result(feature, result)
         if stop_string is not None:
             self.finish_reason, self.stop_reason = FinishReason.STOP, stop_string
             return output.finish_reason is None
@@ -100,13 +102,25 @@ class Answer:
 class UserRequest:
     """A request as the user made it, and how far it is."""
 
-    def __init__(self, request: ProcessedInput, timings: RequestTimings, collector: OutputCollector) -> None:
+    def __init__(
+        self,
+        request: ProcessedInput,
+        timings: RequestTimings,
+        collector: OutputCollector,
+        handlers: Mapping[str, RequestHandler],
+    ) -> None:
+        """`handlers`: the front-end halves of features, by feature."""
         self.input = request
         self.timings = timings
         self.collector = collector
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
-        self._prompt_logprobs_told = False
+        self._handlers = handlers
+        self._results: dict[str, Any] = {}  # of features; those of DELTA outputs only until they are sent
+
+    def add_result(self, feature: str, result: Any) -> None:
+        """Take in what a feature's worker half sent."""
+        self._results[feature] = self._handlers[feature].make_result(result, self.input.params)
 
     @property
     def session_id(self) -> str | None:
@@ -132,10 +146,9 @@ class UserRequest:
         due = [answer for answer in changed if answer.is_due()]
         if not due:
             return None
-        prompt_logprobs = self.answers[0].logprobs.prompt_logprobs
-        if kind is RequestOutputKind.DELTA and self._prompt_logprobs_told:
-            prompt_logprobs = None
-        self._prompt_logprobs_told |= prompt_logprobs is not None
+        results = self._results
+        if kind is RequestOutputKind.DELTA:
+            self._results = {}
         return RequestOutput(
             request_id=self.collector.request_id,
             prompt=self.input.prompt,
@@ -143,9 +156,9 @@ class UserRequest:
             outputs=[answer.make_output(kind) for answer in due],
             finished=finished,
             metrics=self.timings.make_metrics(now if finished else None),
-            prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             seed=self.input.params.seed,
+            results=results,
         )
 
 
@@ -163,8 +176,14 @@ class OutputProcessor:
     `clock` is the core's (`EngineCoreEvent`).
     """
 
-    def __init__(self, tokenizer: Tokenizer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        handlers: Mapping[str, RequestHandler] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.tokenizer = tokenizer
+        self._handlers = handlers  # the front-end halves of features, by feature
         self._clock = clock
         self._answers: dict[str, Answer] = {}  # by the core's request id
         self._num_added = 0
@@ -178,7 +197,8 @@ class OutputProcessor:
         Several requests under way may have one `collector.request_id`.
         """
         self._num_added += 1
-        user_request = UserRequest(request, RequestTimings(arrival_time, self._clock()), collector)
+        timings = RequestTimings(arrival_time, self._clock())
+        user_request = UserRequest(request, timings, collector, self._handlers)
         for index in range(request.params.n):
             core_id = f"{collector.request_id}.{self._num_added}.{index}"
             answer = Answer(core_id, index, user_request, self.tokenizer)
@@ -213,7 +233,7 @@ class OutputProcessor:
         return bool(self._answers)
 
     def process_outputs(self, outputs: EngineCoreOutputs) -> CoreMessages:
-        """Put the outputs of one step into their collectors. Outputs of forgotten requests are passed over."""
+        """Put the outputs of one step into their collectors. Those of forgotten requests are passed over."""
         now = self._clock()
         step_time = now if outputs.timestamp is None else outputs.timestamp
         changed: dict[UserRequest, list[Answer]] = {}
@@ -228,6 +248,7 @@ class OutputProcessor:
                 continue
             if output.rejection is not None:
                 self._reject(answer.user_request, output.rejection, messages)
+                changed.pop(answer.user_request, None)
                 continue
             self._update(answer, output, step_time, messages)
             if answer.finish_reason is not None:

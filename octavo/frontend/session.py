@@ -26,8 +26,8 @@ class Session:
     """Holds all that was said so far. A turn appends a prompt and generates an answer after it.
 
     Between turns a session holds no memory that other requests want. The next turn reuses what is still in
-    the prefix cache, and computes the rest again. An answer's last token (an end of sequence, as a rule) is no
-    part of the text that the next turn continues.
+    the prefix cache, and computes the rest again. An answer's last token (an end of sequence, as a rule) is
+    no part of the text that the next turn continues.
 
     A session ends with `close`, with a turn that fails or misses its deadline, and with a step of the engine
     that is broken off while a turn is under way (by a second Ctrl-C).
@@ -163,7 +163,7 @@ class Session:
         return None
 
     def _step(self, turn: OutputCollector) -> None:
-        """Run a step of the engine, unless another thread's step has brought an output of `turn` meanwhile."""
+        """Run a step of the engine, unless another thread's step has brought an output of `turn` already."""
         try:
             with self._engine.lock:
                 if not turn.is_ready:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from octavo.kv_cache.hashing import BlockHash
@@ -51,9 +52,9 @@ class Context(NamedTuple):
     Read only: a request copies it.
     """
 
-    token_ids: list[int] = []
-    block_hashes: list[BlockHash] = []  # of the full blocks among the tokens, as far as they are known
-    media: list[MediaSpan] = []
+    token_ids: Sequence[int] = ()
+    block_hashes: Sequence[BlockHash] = ()  # of the full blocks among the tokens, as far as they are known
+    media: Sequence[MediaSpan] = ()
     cache_salt: str | None = None
     adapter: str | None = None
 
@@ -71,10 +72,12 @@ class Request:
         "block_hashes",
         "cache_salt",
         "eos_token_ids",
+        "feature_data",
         "max_length",
         "media",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_drafts_in_flight",
         "num_encoder_tokens",
         "num_in_flight_tokens",
         "num_output_placeholders",
@@ -86,6 +89,7 @@ class Request:
         "row",
         "sampling_params",
         "skip_reading_prefix_cache",
+        "spec_token_ids",
         "status",
         "stop_reason",
         "stop_token_ids",
@@ -106,14 +110,16 @@ class Request:
         self.arrival_time = request.arrival_time
         self.order: tuple[Any, ...] = ()  # the smallest is the most urgent; given by the policy
         self.sampling_params = params
+        self.feature_data = request.feature_data
+        self.feature_data = request.feature_data
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)
         self.cache_salt = context.cache_salt
         self.adapter = context.adapter
-        self.token_ids = context.token_ids + request.prompt_token_ids  # context and prompt, then output
-        self.block_hashes = context.block_hashes.copy()
-        self.media = context.media + [span.moved(len(context.token_ids)) for span in request.media]
+        self.token_ids = [*context.token_ids, *request.prompt_token_ids]  # context and prompt, then output
+        self.block_hashes = list(context.block_hashes)
+        self.media = [*context.media, *(span.moved(len(context.token_ids)) for span in request.media)]
         self.num_encoder_tokens = request.num_encoder_tokens
         self.num_prompt_tokens = len(self.token_ids)  # with the context
         most = max_model_len if params.max_tokens is None else self.num_prompt_tokens + params.max_tokens
@@ -124,6 +130,8 @@ class Request:
         self.num_computed_tokens = 0  # tokens whose KV is in the cache once every planned step has run
         self.num_in_flight_tokens = 0  # of those computed, the ones that steps in flight compute
         self.num_output_placeholders = 0  # tokens that steps in flight sample
+        self.num_drafts_in_flight = 0  # drafts that a step in flight verifies
+        self.spec_token_ids: list[int] = []  # drafts: guesses of the next tokens, to be verified
         self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
         self.num_preemptions = 0
 
@@ -155,8 +163,13 @@ class Request:
 
     @property
     def num_planned_tokens(self) -> int:
-        """Tokens known once every planned step has run: what `num_computed_tokens` chases."""
+        """Tokens known for certain once every planned step has run: what `num_computed_tokens` chases."""
         return len(self.token_ids) + self.num_output_placeholders
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """The same with the drafts to verify."""
+        return self.num_planned_tokens + len(self.spec_token_ids)
 
     def __lt__(self, other: Request) -> bool:
         """Whether this one is more urgent."""

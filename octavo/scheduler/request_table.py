@@ -54,7 +54,8 @@ class RequestTable:
         self.outputs: list[EngineCoreOutput] = []  # go to the front end with the next step's results
         self._reserving = reserving
 
-    # -------------------------------------------------------------------------------------- requests that come
+    # -------------------------------------------------------------------------------------- requests that
+    # come
 
     def add_request(self, request: EngineCoreRequest) -> bool:
         """Queue a request, or a turn of a session behind the turns before it.
@@ -134,7 +135,8 @@ class RequestTable:
         (self.paused if is_paused else self.waiting).add_request(request)
         self.observer.request_queued(request)
 
-    # --------------------------------------------------------------------------------------- requests that end
+    # --------------------------------------------------------------------------------------- requests that
+    # end
 
     def finish_requests(
         self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
@@ -226,7 +228,7 @@ class RequestTable:
         ]
 
     def _free_request(self, request: Request) -> None:
-        """Forget a finished request and give back all that it held. (Queues and `running` are the caller's.)"""
+        """Forget a finished request and give back all that it held. Queues and `running` are the caller's."""
         del self.requests[request.request_id]
         self.finished_req_ids.add(request.request_id)
         self.policy.end(request)
@@ -244,7 +246,8 @@ class RequestTable:
         request.row = -1
         request.num_computed_tokens = 0
 
-    # ------------------------------------------------------------------------------ requests that run and wait
+    # ------------------------------------------------------------------------------ requests that run and
+    # wait
 
     def admit(self, request: Request, num_cached_tokens: int) -> None:
         """Give a row to a request that has left its queue and whose blocks are secured."""
@@ -258,11 +261,12 @@ class RequestTable:
         self.observer.request_admitted(request, num_cached_tokens)
 
     def preempt(self, victim: Request) -> None:
-        """Take row and blocks from the least urgent running request, which computes its tokens again later."""
+        """Take row and blocks from the least urgent running request. It computes its tokens again later."""
         last = self.running.pop()
         assert last is victim, "a victim is always the least urgent"
         self._release(victim)
         victim.status = RequestStatus.PREEMPTED
+        victim.spec_token_ids = []
         victim.num_preemptions += 1
         self.waiting.prepend_request(victim)
         self.preempted_req_ids.add(victim.request_id)

@@ -116,8 +116,8 @@ class Scheduler:
         one that ends with a step in flight.
         """
         # Its last token is sampled and never run.
-        count = min(request.num_planned_tokens, request.max_length - 1) - start
-        if count <= 0:
+        count = min(request.num_tokens_with_spec, request.max_length - 1) - start
+        if count <= 0 or request.num_drafts_in_flight:  # how many of them are accepted is not known yet
             return 0
         for constraint in self.constraints:
             count = constraint.limit(request, start, count, budget)
@@ -178,6 +178,8 @@ class Scheduler:
             finished_req_ids=self.table.finished_req_ids,
             preempted_req_ids=self.table.preempted_req_ids,
             num_common_prefix_blocks=self._num_common_prefix_blocks(),
+            scheduled_spec_decode_tokens=budget.drafts,
+            feature_data=budget.feature_data,
             kv_cache_block_copies=self.kv_cache.take_block_copies(),
             new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
         )
@@ -196,8 +198,8 @@ class Scheduler:
     # ------------------------------------------------------------------------------------- taking results in
 
     def update_from_output(self, step: PlannedStep, result: ModelRunnerOutput) -> EngineCoreOutputs:
-        """Take in the results of `step`, the oldest step in flight: new tokens, ends, blocks whose content may
-        be shared from now on.
+        """Take in the results of `step`, the oldest step in flight: new tokens, ends, blocks whose content
+        may be shared from now on.
         """
         any_stopped = False
         for share in step.shares:
@@ -210,6 +212,7 @@ class Scheduler:
             if output is None:
                 continue
             self.table.outputs.append(output)
+            self._take_drafts(request, result)
             if request.status.is_finished:
                 self.table.handle_stopped_request(request)
                 any_stopped = True
@@ -217,6 +220,14 @@ class Scheduler:
         if any_stopped:
             self.table.drop_stopped_from_running()
         return self.take_outputs(step)
+
+    def _take_drafts(self, request: Request, result: ModelRunnerOutput) -> None:
+        """Keep the guesses of what follows the request's last token, unless a step that goes on from it is in
+        flight already. A recurrent state cannot be taken back to where drafts were rejected.
+        """
+        drafts = result.draft_token_ids.get(request.request_id)
+        if drafts and not request.num_in_flight_tokens and not self.kv_cache.coordinator.holds_states:
+            request.spec_token_ids = drafts
 
     def fail_step(self, step: PlannedStep, reason: str) -> None:
         """End the requests of a step that could not be run, or not be taken in, with an error. Those that

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from octavo.types.params import SamplingParams
@@ -43,4 +45,5 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     cache_salt: str | None = None  # only requests with the same salt share cached blocks
     adapter: str | None = None  # name and path of a LoRA adapter: only requests of one adapter share blocks
     media: tuple[MediaSpan, ...] = ()  # the parts of the prompt that are not text
+    feature_data: dict[str, Any] = {}  # by feature: what its front-end half prepared, plain data
     num_encoder_tokens: int = 0  # that cross attention keeps, for models with an encoder

@@ -32,14 +32,20 @@ class LogitBias(msgspec.Struct, frozen=True, eq=False):
 
 
 class Penalties(msgspec.Struct, frozen=True, eq=False):
-    """How much less likely each row makes the tokens it has seen; `[L]` float32."""
+    """How much less likely each of L rows of logits makes the tokens that its request has seen.
 
-    # > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
+    What a request has seen is kept in one row of tables that outlive the step: R rows, each with at most C
+    distinct tokens, and V' token ids. The sampler only reads them.
+    """
+
+    # [L] float32, > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
     repetition: np.ndarray
-    frequency: np.ndarray  # taken off a logit for each time the token is in the output
-    presence: np.ndarray  # taken off the logits of tokens in the output, however often
-    prompt: TokenLists
-    output: TokenLists
+    frequency: np.ndarray  # [L] float32: subtracted from a logit for each time the token is in the output
+    presence: np.ndarray  # [L] float32: subtracted once from the logits of tokens in the output
+    rows: np.ndarray  # [L] int64: the tables' row of each row of logits
+    seen: np.ndarray  # [R, C] int32: distinct tokens of prompt and output, in any order
+    num_seen: np.ndarray  # [R] int64: how many entries of `seen` are set
+    counts: np.ndarray  # [R, V'] int32: for a seen token 1 + how often it is in the output; for others 0
 
 
 class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
@@ -67,7 +73,10 @@ class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
 
 
 class SamplerOutput(msgspec.Struct, frozen=True, eq=False):
-    """What was sampled from L rows of logits."""
+    """What was sampled from L rows of logits, which belong to S requests (`Batch.logits_start_loc`)."""
 
     sampled_token_ids: np.ndarray  # [L] int64; INVALID_TOKEN_ID where the row held no usable number
     logprobs: list[TokenLogprobs | None]  # [L]; None for rows that wanted none
+    # [S] int64: how many of its rows each request gains a token from: the first, and one more for each draft
+    # that was sampled. None = every request has one row.
+    num_gained: np.ndarray | None = None

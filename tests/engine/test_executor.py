@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from octavo.engine.executor import InprocExecutor
+from octavo.types.protocols import Done
 from octavo.types.steps import CachedRequestData, ModelRunnerOutput, SchedulerOutput
 
 
@@ -26,9 +27,9 @@ class Recorder:
         self._step = output.total_num_scheduled_tokens
         self._note("execute")
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self) -> Done[ModelRunnerOutput]:
         self._note("sample")
-        return ModelRunnerOutput(sampled_token_ids={"a": [self._step]}, logprobs={}, prompt_logprobs={})
+        return Done(ModelRunnerOutput(sampled_token_ids={"a": [self._step]}, logprobs={}))
 
     def _note(self, half: str) -> None:
         assert self.may_go_on.wait(timeout=30)

@@ -23,7 +23,7 @@ def output(*answers: CompletionOutput, finished: bool = False, **fields: object)
 def test_deltas_that_pile_up_are_merged_answer_by_answer() -> None:
     collector = OutputCollector("id", RequestOutputKind.DELTA)
     told = [None, {98: Logprob(-1.0, 1, "b")}]
-    collector.put(output(answer(1, "ab"), prompt_logprobs=told))
+    collector.put(output(answer(1, "ab"), results={"prompt_logprobs": told}))
     collector.put(output(answer(0, "x"), answer(1, "c"), num_cached_tokens=3))
     collector.put(output(answer(1, "d", "length"), answer(0, "", "stop"), finished=True))
     merged = collector.get_nowait()

@@ -38,9 +38,10 @@ class Conversation:
     """One request, and what the user sees of it as the core produces text."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self.processor = OutputProcessor(tokenizer)
         info = msgspec.structs.replace(INFO, features=frozenset({"prompt_logprobs"}))
-        request = InputProcessor(info, tokenizer).process_inputs("ab", params)
+        inputs = InputProcessor(info, tokenizer)
+        self.processor = OutputProcessor(tokenizer, inputs.handlers)
+        request = inputs.process_inputs("ab", params)
         self.collector = OutputCollector("user-id", params.output_kind)
         self.ids = self.processor.add_request(request, 0.0, self.collector)
         self.stopped: list[str] = []
@@ -169,15 +170,17 @@ def test_what_is_broken_off_ends_with_an_error_and_keeps_what_was_said(
     assert not chat.processor.has_unfinished_requests()
 
 
-def test_prompt_logprobs_come_once_in_deltas_whoever_speaks_first(tokenizer: Tokenizer) -> None:
+def test_results_of_features_come_once_in_deltas_whichever_answer_has_them(tokenizer: Tokenizer) -> None:
     params = SamplingParams(n=2, prompt_logprobs=0, output_kind=RequestOutputKind.DELTA)
     chat = Conversation(tokenizer, params)
     first, second = chat.ids
     logprobs = [TokenLogprobs([98], [-1.0], 1)]
-    news = [
+    outputs = [
         EngineCoreOutput(second, [99]),
-        EngineCoreOutput(first, [99], prompt_logprobs=logprobs),
+        EngineCoreOutput(first, [99], results={"prompt_logprobs": logprobs}),
         EngineCoreOutput(first, [99]),
     ]
-    told = [made.prompt_logprobs for output in news for made in chat.take(output)]
-    assert [places and len(places) for places in told] == [None, 2, None]
+    told = [made.prompt_logprobs for output in outputs for made in chat.take(output)]
+    assert [entries and len(entries) for entries in told] == [None, 2, None]
+    assert told[1][0] is None  # nothing precedes the first token
+    assert list(told[1][1]) == [98]

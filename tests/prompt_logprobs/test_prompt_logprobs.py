@@ -126,7 +126,7 @@ def test_the_whole_vocabulary_where_allowed(tiny_model: Path) -> None:
 def test_more_of_them_than_memory_should_hold_are_refused_with_the_limit(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.frontend.input_processor.MAX_PROMPT_LOGPROBS", 3 * NUM_TOKENS)
+    monkeypatch.setattr("octavo.prompt_logprobs.handler.MAX_PROMPT_LOGPROBS", 3 * NUM_TOKENS)
     llm = LLM(str(tiny_model), kv_cache_memory="8MiB", max_logprobs=-1)
     params = SamplingParams(max_tokens=1, prompt_logprobs=-1)
     assert len(llm.generate("abc", params, use_tqdm=False)[0].prompt_logprobs) == 3

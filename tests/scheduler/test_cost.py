@@ -27,9 +27,7 @@ def step(scheduler: Scheduler) -> None:
     sampled = {
         req_id: [1 + scheduler.requests[req_id].num_tokens] for req_id in planned.output.num_scheduled_tokens
     }
-    scheduler.update_from_output(
-        planned, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, prompt_logprobs={})
-    )
+    scheduler.update_from_output(planned, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
 
 
 def cost_of_a_step(scheduler: Scheduler) -> int:

@@ -45,9 +45,7 @@ def step(scheduler: Scheduler, token_id: int = 9) -> SchedulerOutput:
         if scheduler.requests[req_id].num_computed_tokens == scheduler.requests[req_id].num_tokens
     ]
     sampled = {req_id: [token_id] for req_id in done}
-    scheduler.update_from_output(
-        planned, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, prompt_logprobs={})
-    )
+    scheduler.update_from_output(planned, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
     scheduler.check()
     return output
 
@@ -281,7 +279,7 @@ def test_tokens_after_the_one_that_ends_a_request_are_dropped() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3, params=make_params(stop_token_ids=(7,)))
     planned = scheduler.schedule()
-    result = ModelRunnerOutput(sampled_token_ids={"a": [5, 7, 6]}, logprobs={}, prompt_logprobs={})
+    result = ModelRunnerOutput(sampled_token_ids={"a": [5, 7, 6]}, logprobs={})
     (news,) = scheduler.update_from_output(planned, result).outputs
     assert (news.new_token_ids, news.finish_reason, news.stop_reason) == ([5, 7], FinishReason.STOP, 7)
     scheduler.check()
@@ -312,7 +310,7 @@ def test_results_of_a_request_that_was_aborted_meanwhile_are_dropped() -> None:
     add(scheduler, "b", 3)
     planned = scheduler.schedule()
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
-    result = ModelRunnerOutput(sampled_token_ids={"a": [5], "b": [6]}, logprobs={}, prompt_logprobs={})
+    result = ModelRunnerOutput(sampled_token_ids={"a": [5], "b": [6]}, logprobs={})
     news = scheduler.update_from_output(planned, result).outputs
     assert [(one.request_id, one.new_token_ids) for one in news] == [("b", [6])]
     scheduler.check()
@@ -324,7 +322,7 @@ def test_results_of_an_aborted_request_do_not_go_to_its_namesake() -> None:
     planned = scheduler.schedule()
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     add(scheduler, "a", 5)
-    result = ModelRunnerOutput(sampled_token_ids={"a": [5]}, logprobs={}, prompt_logprobs={})
+    result = ModelRunnerOutput(sampled_token_ids={"a": [5]}, logprobs={})
     assert scheduler.update_from_output(planned, result).outputs == []
     scheduler.check()
     output = step(scheduler)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from octavo.engine.core import EngineCore
 from octavo.types.outputs import FinishReason, Rejection

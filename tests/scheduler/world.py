@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from octavo.scheduler.request import Request
@@ -39,6 +39,7 @@ KINDS = [
     ["full", "cross"],
     ["window", "recurrent", "full", "cross", "chunk"],
 ]
+Event = tuple[int, str, str]
 FORCED_ENDS = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -79,6 +80,10 @@ class Record:
         return self.turn.finish_reason is not None and not self.has_ended
 
     @property
+    def can_go_on(self) -> bool:
+        return self.turn.request.session_id is not None and not self.has_ended
+
+    @property
     def request_id(self) -> str:
         """Of the turn that is under way, or was last."""
         return self.turn.request.request_id
@@ -117,7 +122,7 @@ class Record:
         self.refused |= {turn.request_id for turn in self.turns_to_come}
 
     def abort(self, request_id: str, outputs: Sequence[EngineCoreOutput]) -> None:
-        """One of the turns is aborted, whose last output this is; the others have theirs with the next step."""
+        """A turn is aborted, with these last outputs; the other turns have theirs with the next step."""
         assert [output.request_id for output in outputs] == ([] if self.is_idle else [request_id])
         if not self.is_idle:
             self.refused.add(self.request_id)
@@ -144,10 +149,18 @@ class Record:
 
 
 class World:
-    """One engine on a fake executor, and the random events that befall it."""
+    """One engine on a fake executor, and the random events that befall it.
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+    An event is (iteration, its name, what it befalls). `only`: leave out every event that is not in it; the
+    random numbers of the others stay the same.
+    """
+
+    def __init__(self, seed: int, only: Collection[Event] | None = None) -> None:
+        self.seed = seed
+        self.only = only
+        self.events: list[Event] = []  # so far
+        self.iteration = 0
+        self.rng = rng = random.Random(seed)
         self.now = 0.0
         self.policy = rng.choice(["fcfs", "priority", "fair"])
         self.depth = rng.choice([1, 1, 2, 2, 3])
@@ -207,6 +220,7 @@ class World:
     def run(self) -> None:
         num_steps = 0
         while self.num_to_come or self.core.has_unfinished_requests():
+            self.iteration += 1
             self.befall()
             self.step()
             num_steps += self.scheduler.table.pause_state is PauseState.UNPAUSED
@@ -217,30 +231,39 @@ class World:
 
     def befall(self) -> None:
         rng = self.rng
-        self.now += rng.choice([0.0, 1.0])
+        self.now += self.happens("a second passes", 0.5)
         self.was_reset = False
         while self.num_to_come and rng.random() < self.rush:
             self.num_to_come -= 1
-            self.add(f"r{self.num_added}")
-        if self.records and rng.random() < 0.04:
-            self.abort(rng.choice(list(self.records)), resubmit=rng.random() < 0.3)
-        for name, record in self.records.items():
-            if record.turn.request.session_id is not None and not record.has_ended and rng.random() < 0.1:
+            if self.happens("add", 1.0, f"r{self.num_to_come}"):
+                self.add(f"r{self.num_to_come}")
+        for name, record in list(self.records.items()):
+            if self.happens("abort", 0.01, name):
+                self.abort(name, resubmit=rng.random() < 0.3)
+            elif record.can_go_on and self.happens("go on", 0.1, name):
                 self.go_on(name, record)
-        if rng.random() < 0.03:
+        if self.happens("reset the prefix cache", 0.03):
             self.reset_prefix_cache()
-        if rng.random() < 0.01:
+        if self.happens("fail", 0.01):
             self.executor.fails_in = rng.choice(["forward", "sample"])
         if self.has_constraint:
-            self.constraint.vetoed = {req_id for req_id in self.scheduler.requests if rng.random() < 0.3}
-        self.pause()
-
-    def pause(self) -> None:
-        if self.scheduler.table.pause_state is PauseState.UNPAUSED:
-            if self.rng.random() < 0.03:
-                self.core.pause(self.rng.choice([PauseState.PAUSED_NEW, PauseState.PAUSED_ALL]))
-        elif self.rng.random() < 0.3:
+            vetoes = self.happens("veto", 1.0)
+            self.constraint.vetoed = {id for id in self.scheduler.requests if vetoes and rng.random() < 0.3}
+        if self.happens("pause", 0.03):
+            self.core.pause(rng.choice([PauseState.PAUSED_NEW, PauseState.PAUSED_ALL]))
+        elif rng.random() < 0.3:
             self.core.pause(PauseState.UNPAUSED)
+
+    def happens(self, name: str, probability: float, subject: str = "") -> bool:
+        """Whether an event occurs now. Its random numbers, and those until the next event, depend only on the
+        world's seed and on the event, not on what happened before.
+        """
+        event = (self.iteration, name, subject)
+        self.rng.seed(f"{self.seed} {event}")
+        if self.rng.random() >= probability or (self.only is not None and event not in self.only):
+            return False
+        self.events.append(event)
+        return True
 
     def reset_prefix_cache(self) -> None:
         busy = any(request.row >= 0 for request in self.scheduler.requests.values())

@@ -92,9 +92,10 @@ class Program:
             )
             for each in attention
         ]
-        return self._native.run(
+        outputs = self._native.run(
             num_tokens, token_ids, positions, groups, [inputs[name] for name in self._input_names]
         )
+        return tuple(outputs)
 
 
 class _Builder:

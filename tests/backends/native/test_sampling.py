@@ -23,6 +23,7 @@ from octavo.types.sampling import (
     TokenLists,
     TokenLogprobs,
 )
+from tests.sampling.tables import penalty_tables
 
 INF = math.inf
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
@@ -72,12 +73,19 @@ def make_adjustments(rng: np.random.Generator, num_rows: int, vocab_size: int) -
     return {
         "allowed": words,
         "bias": LogitBias(biased, rng.normal(0, 3, len(biased.token_ids)).astype(np.float32)),
-        "penalties": Penalties(
-            *settings,
-            prompt=make_lists(rng, num_rows, vocab_size),
-            output=make_lists(rng, num_rows, vocab_size),
-        ),
+        "penalties": make_penalties(rng, settings, vocab_size),
     }
+
+
+def make_penalties(rng: np.random.Generator, settings: list[np.ndarray], vocab_size: int) -> Penalties:
+    """Tables of two rows more than there are rows of logits, which use them in any order."""
+    num_rows = len(settings[0])
+
+    def tokens() -> list[int]:
+        return rng.integers(0, vocab_size, rng.integers(0, 40) * rng.integers(0, 2)).tolist()
+
+    tables = penalty_tables([(tokens(), tokens()) for _ in range(num_rows + 2)], vocab_size)
+    return Penalties(*settings, rows=rng.permutation(num_rows + 2)[:num_rows], **tables)
 
 
 def make_logits(rng: np.random.Generator, num_rows: int, vocab_size: int) -> np.ndarray:
@@ -231,16 +239,25 @@ def test_logits_are_only_read(engine: Any) -> None:
     assert logits.tobytes() == before.tobytes()
 
 
-def test_penalties_leave_nothing_behind_for_the_next_step(engine: Any) -> None:
+def test_tables_of_penalties_are_only_read_and_may_grow_between_steps(engine: Any) -> None:
     rng = np.random.default_rng(8)
     native = NativeSampler(engine, None, "processed_logits")
+    metadata = replace(make_metadata(rng, 3, num_logprobs=100), **make_adjustments(rng, 3, 100))
+    penalties = metadata.penalties
+    assert penalties is not None
     for _ in range(5):
         logits = make_logits(rng, 3, 100)
-        metadata = replace(make_metadata(rng, 3, num_logprobs=100), **make_adjustments(rng, 3, 100))
-        assert_same(
-            native.forward(logits, metadata),
-            Sampler(None, "processed_logits").forward(logits.copy(), metadata),
-        )
+        before = penalties.seen.copy(), penalties.counts.copy()
+        output = native.forward(logits, metadata)
+        assert_same(output, Sampler(None, "processed_logits").forward(logits.copy(), metadata))
+        np.testing.assert_array_equal(penalties.seen, before[0])
+        np.testing.assert_array_equal(penalties.counts, before[1])
+        for row, token in zip(penalties.rows, rng.integers(0, 100, 3), strict=True):
+            if penalties.counts[row, token] == 0:
+                penalties.seen[row, penalties.num_seen[row]] = token
+                penalties.num_seen[row] += 1
+                penalties.counts[row, token] = 1
+            penalties.counts[row, token] += 1
 
 
 def test_a_sampler_takes_vocabularies_of_different_sizes(engine: Any) -> None:
@@ -300,6 +317,14 @@ def in_bias(**changed: Any) -> Callable[[SamplingMetadata], SamplingMetadata]:
     )
 
 
+def in_penalties(**changed: Any) -> Callable[[SamplingMetadata], SamplingMetadata]:
+    """Metadata with penalties for two rows whose arrays are changed."""
+    ones = np.ones(2, np.float32)
+    tables = penalty_tables([([0], [1]), ([2], [])], 40)
+    penalties = Penalties(ones, ones, ones, rows=np.array([1, 0]), **tables)
+    return lambda metadata: replace(metadata, penalties=replace(penalties, **changed))
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -333,6 +358,16 @@ def in_bias(**changed: Any) -> Callable[[SamplingMetadata], SamplingMetadata]:
         (in_bias(offsets=np.array([1, 1, 2])), "bias.tokens.offsets"),
         (in_bias(token_ids=np.array([3, 4])), "bias.tokens.token_ids"),
         (in_bias(offsets=np.array([0, 1, 1]), token_ids=np.array([3], np.int32)), "bias.values"),
+        (in_penalties(repetition=np.ones(3, np.float32)), "penalties.repetition"),
+        (in_penalties(rows=np.array([1])), "penalties.rows"),
+        (in_penalties(rows=np.array([0, 2])), "penalties.rows"),
+        (in_penalties(rows=np.array([-1, 0])), "penalties.rows"),
+        (in_penalties(seen=np.zeros((2, 4))), "penalties.seen"),
+        (in_penalties(num_seen=np.zeros(3, np.int64)), "penalties.num_seen"),
+        (in_penalties(num_seen=np.array([0, 41])), "penalties.num_seen"),
+        (in_penalties(num_seen=np.array([-1, 0])), "penalties.num_seen"),
+        (in_penalties(counts=np.zeros((2, 40), np.int64)), "penalties.counts"),
+        (in_penalties(counts=np.zeros((3, 40), np.int32)), "penalties.counts"),
     ],
 )
 def test_arrays_of_the_wrong_kind_are_refused_by_name(
@@ -358,14 +393,19 @@ def test_logits_of_the_wrong_kind_are_refused(engine: Any, logits: np.ndarray) -
         NativeSampler(engine, None).forward(logits, make_metadata(np.random.default_rng(0), 2))
 
 
-def test_tokens_outside_the_vocabulary_are_passed_over(engine: Any) -> None:
-    lists = TokenLists(np.array([0, 4]), np.array([-1, 2, 8, 2**31 - 1], np.int32))
+@pytest.mark.parametrize("num_counts", [5, 9])
+def test_tokens_outside_the_vocabulary_or_the_table_are_passed_over(engine: Any, num_counts: int) -> None:
+    outside = [-1, 8, 2**31 - 1]
+    lists = TokenLists(np.array([0, 4]), np.array([*outside, 2], np.int32))
     one = np.ones(1, np.float32)
+    counts = np.full((1, num_counts), 2, np.int32)
+    seen = np.array([[*outside, 5, 2]], np.int32)
     metadata = replace(
         make_metadata(np.random.default_rng(0), 1, temperature=0, num_logprobs=8),
         bias=LogitBias(lists, np.full(4, 5, np.float32)),
-        penalties=Penalties(2 * one, one, one, prompt=lists, output=lists),
+        penalties=Penalties(2 * one, one, one, np.array([0]), seen, np.array([5]), counts),
     )
     output = NativeSampler(engine, None, "processed_logits").forward(np.zeros((1, 8), np.float32), metadata)
     assert output.logprobs[0] is not None
-    assert output.logprobs[0].logprobs == [0.5] * 2 + [0] * 7
+    of_token_5 = 0 if num_counts == 5 else -2
+    assert output.logprobs[0].logprobs == [0.5] * 2 + [0] * 6 + [of_token_5]
