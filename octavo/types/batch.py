@@ -44,6 +44,13 @@ class CommonAttentionMetadata(msgspec.Struct, frozen=True, eq=False):
         return int(self.seq_lens.max(initial=0))
 
 
+class RowsInput(msgspec.Struct, frozen=True, eq=False):
+    """Rows of numbers for k of the step's tokens. `Ops.replace_rows` puts them into a tensor."""
+
+    indices: np.ndarray  # [k] int64, rising: tokens of the step
+    values: np.ndarray  # [k, width] float32
+
+
 class Batch(msgspec.Struct, frozen=True, eq=False):
     """One step, laid out for the model: the tokens of all its requests one after the other."""
 
@@ -55,6 +62,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     sampled_index: np.ndarray  # [L] int64: which of the n requests each row of logits belongs to
     sampled_rows: np.ndarray  # [L] int64: the worker's row of that request
     attention: tuple[CommonAttentionMetadata, ...]  # [G]
+    inputs: dict[str, RowsInput] = {}  # by the name that the model's `replace_rows` gives; mostly none
 
     @property
     def query_start_loc(self) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from octavo.models.model import Model
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
 from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import Device
 
 
 def record_model(model: Model) -> tuple[Recording, Recording]:
@@ -39,15 +42,15 @@ def record_model(model: Model) -> tuple[Recording, Recording]:
 
 
 class NativeBackend:
-    """Implements `Backend` on an engine (`library.make_engine`). `load_model` and `allocate_kv_cache` come
+    """Implements `Backend` on a device (`library.make_device`). `load_model` and `allocate_kv_cache` come
     before all else.
 
     Hidden states and logits are the caller's for as long as it holds them; their memory is used again when it
     does not.
     """
 
-    def __init__(self, engine: Any, sampler: NativeSampler, kv_type: KVType = "bf16") -> None:
-        self.engine = engine
+    def __init__(self, device: Device, sampler: NativeSampler, kv_type: KVType = "bf16") -> None:
+        self.device = device
         self._sampler = sampler
         self._kv_type = kv_type
 
@@ -63,8 +66,8 @@ class NativeBackend:
         """
         self._forward_recording, logits = record_model(model)
         with room_for_weights(model, sum(weight.nbytes for weight in model.weights)):
-            self._weights = PackedWeights(self.engine, [self._forward_recording, logits])
-        self._logits = Program(self.engine, logits, self._weights)
+            self._weights = PackedWeights(self.device, [self._forward_recording, logits])
+        self._logits = Program(self.device, logits, self._weights)
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         """Reserve zeroed pages. Raises CapacityError when there is no room, and UnsupportedError for layers
@@ -72,7 +75,7 @@ class NativeBackend:
         """
         with room_for_kv_cache(config):
             self._caches = KVCaches(config, self._kv_type)
-        self._forward = Program(self.engine, self._forward_recording, self._weights, self._caches)
+        self._forward = Program(self.device, self._forward_recording, self._weights, self._caches)
 
     def forward(self, batch: Batch) -> np.ndarray:
         """Run the model over the batch. Returns hidden states [T, hidden] float32."""
@@ -81,6 +84,7 @@ class NativeBackend:
             token_ids=batch.token_ids,
             positions=batch.positions,
             attention=batch.attention,
+            rows_inputs=batch.inputs,
         )
         return hidden
 

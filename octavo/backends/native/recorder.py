@@ -14,6 +14,7 @@ from octavo.backends.native.operations import (
     Linear,
     Operation,
     Recording,
+    ReplaceRows,
     RmsNorm,
     Rope,
     RopeAngles,
@@ -57,12 +58,16 @@ class Recorder:
         assert token_ids is TOKEN_IDS, "the only token ids are those of the step"
         return self._add(Embedding(new_view(table.shape[1]), table, scale))
 
+    def replace_rows(self, x: View, name: str) -> View:
+        """Where nothing else reads x, the two share a buffer."""
+        return self._add(ReplaceRows(new_view(x.num_columns, x.head_size), x, name))
+
     def rms_norm(self, x: View, weight: Weight, eps: float, residual: View | None = None) -> View:
         """Over heads of the weight's size, as a model has that normalizes its queries and keys."""
         return self._add(RmsNorm(new_view(x.num_columns, x.head_size), x, weight, eps, residual))
 
     def linear(self, x: View, layer: ops.Linear, residual: View | None = None) -> View:
-        """One product, whatever number of weights."""
+        """One operation for any number of weights."""
         out = new_view(sum(weight.shape[0] for weight in layer.weights))
         return self._add(Linear(out, x, layer, residual))
 

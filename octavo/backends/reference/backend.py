@@ -47,7 +47,7 @@ class ReferenceBackend:
 
     def forward(self, batch: Batch) -> np.ndarray:
         """Run the model over the batch. Returns hidden states [T, hidden] float32."""
-        ops = ReferenceOps(self._parameters, self._cache, batch.attention)
+        ops = ReferenceOps(self._parameters, self._cache, batch.attention, batch.inputs)
         return self._model.forward(ops, batch.token_ids, batch.positions)
 
     def compute_logits(self, hidden: np.ndarray, indices: np.ndarray) -> np.ndarray:
