@@ -28,8 +28,9 @@ class EngineCoreClient(Protocol):
         """Send a request. An output with a `rejection` reports one that cannot run."""
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
-        """End requests, and the sessions of which they are turns. No output of the requests follows. Unknown
-        ids are ignored.
+        """End requests. No output of them follows. Unknown ids are ignored.
+
+        A session ends with any of its turns, and its other turns end with an output.
         """
 
     def stop_requests(self, request_ids: Iterable[str]) -> None:
@@ -40,8 +41,10 @@ class EngineCoreClient(Protocol):
         """
 
     def end_session(self, session_id: str, error: str | None = None) -> None:
-        """End a session and its turns, each with an output: an abort, or the `error` of the turn before. An
-        unknown id is ignored.
+        """End a session and its turns. An unknown id is ignored.
+
+        No output of the turns follows, except where an `error` of one of them is the reason: then each of the
+        others ends with an output.
         """
 
     def get_output(self) -> EngineCoreOutputs:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from octavo.engine.deadlines import Deadlines
 from octavo.logs import get_logger
-from octavo.scheduler.request import RequestStatus
 from octavo.scheduler.scheduler import Scheduler
 from octavo.scheduler.update import PlannedStep
 from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs
@@ -78,18 +77,19 @@ class EngineCore:
             self.deadlines.watch(request)
 
     def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
-        """End requests now, whatever they are doing (None = all, and all sessions).
+        """End requests now, whatever they are doing; None = all, and all sessions. Returns their last outputs.
 
-        A session ends with any of its turns. Ids that are unknown or have ended are ignored.
+        A session ends with any of its turns; the next step reports the end of its other turns. Ids that are
+        unknown or have ended are ignored.
         """
-        return self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+        return self.scheduler.table.abort_requests(request_ids)
 
     def stop_requests(self, request_ids: Iterable[str]) -> None:
         """End requests without an output. Their sessions go on. Unknown ids are ignored."""
         self.scheduler.table.stop_requests(request_ids)
 
     def end_session(self, session_id: str, error: str | None = None) -> None:
-        """End a session and its turns, each with an output: an abort, or the `error` of the turn before."""
+        """End a session without an output; with an `error`, each of its turns is told of it."""
         self.scheduler.table.end_session(session_id, error)
 
     def has_unfinished_requests(self) -> bool:

@@ -26,7 +26,7 @@ class OutputCollector:
         """`announce` is called whenever there is something to get where there was nothing before."""
         self.request_id = request_id
         self.is_finished = False  # whether nothing will be put any more
-        self.finish_reason: str | None = None  # of the first answer, once all answers are complete
+        self.finish_reason: str | None = None  # of the answer that was complete last
         self._is_delta = kind is RequestOutputKind.DELTA
         self._announce = announce
         self._output: RequestOutput | None = None

@@ -248,6 +248,7 @@ class OutputProcessor:
                 continue
             if output.rejection is not None:
                 self._reject(answer.user_request, output.rejection, messages)
+                changed.pop(answer.user_request, None)
                 continue
             self._update(answer, output, step_time, messages)
             if answer.finish_reason is not None:

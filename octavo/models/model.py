@@ -34,7 +34,10 @@ class Model(Protocol):
         """The number of layers."""
 
     def cache_specs(self) -> tuple[LayerCache | None, ...]:
-        """What each layer keeps of a sequence between steps; None for a layer that keeps nothing."""
+        """What each layer keeps of a sequence between steps, by layer; None for a layer that keeps nothing.
+
+        A layer that keeps two things has its second entry after those of all layers.
+        """
 
     def embed(self, ops: Ops[Tensor], token_ids: Tensor) -> Tensor:
         """The input [T, hidden] of the first layer for `token_ids` [T]."""

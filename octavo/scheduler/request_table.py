@@ -162,9 +162,20 @@ class RequestTable:
         self.drop_stopped_from_running()
         return [EngineCoreOutput(request_id, [], status.finish_reason, reason) for request_id in ids]
 
+    def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
+        """End requests (None = all requests and all sessions). Returns their outputs.
+
+        Where a session ends with one of its turns, the outputs of the other turns go to the front end.
+        """
+        ids = None if request_ids is None else dict.fromkeys(request_ids)
+        ended = self.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+        if ids is not None:
+            self.outputs += [output for output in ended if output.request_id not in ids]
+        return [output for output in ended if ids is None or output.request_id in ids]
+
     def end_session(self, session_id: str, error: str | None = None) -> None:
-        """End a session. Each of its turns, under way and to come, ends with an output: an abort, or the
-        `error` that has befallen the turn before. An unknown id is ignored.
+        """End a session, without an output; with an `error`, which has befallen one of its turns, each of its
+        turns under way and to come is told of it. An unknown id is ignored.
         """
         session = self.sessions.get(session_id)
         if session is None:
@@ -172,7 +183,7 @@ class RequestTable:
         if not (turn_ids := session.turn_ids):
             self.sessions.end(session)
         elif error is None:
-            self.outputs += self.finish_requests(turn_ids, RequestStatus.FINISHED_ABORTED)
+            self.finish_requests(turn_ids, RequestStatus.FINISHED_ABORTED)
         else:
             self.outputs += self.finish_requests(
                 turn_ids, RequestStatus.FINISHED_ERROR, _because_of_turn_before(error)

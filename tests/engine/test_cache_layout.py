@@ -8,9 +8,10 @@ import pytest
 
 from octavo.backends.backend import Backend
 from octavo.backends.reference.backend import ReferenceBackend
-from octavo.config import SchedulerConfig
+from octavo.config import EngineConfig, SchedulerConfig
+from octavo.engine.build_core import build_core
 from octavo.engine.cache_layout import WINDOWED_CHUNK, cache_spec, max_chunk
-from octavo.errors import UnsupportedError
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.kv_cache.layout import plan_kv_cache
 from octavo.models.layer_cache import (
     ChunkedAttentionCache,
@@ -32,6 +33,7 @@ from octavo.types.kv import (
     RecurrentStateSpec,
     SlidingWindowSpec,
 )
+from tests.fakes import FakeExecutor
 
 BLOCK_SIZE = 16
 
@@ -91,6 +93,14 @@ def test_a_step_runs_no_longer_chunk_than_windows_allow(kept: list[LayerCache | 
         assert max_chunk(SchedulerConfig(max_num_batched_tokens=100), specs) == 100
     whole_prompts = SchedulerConfig(max_num_batched_tokens=4096, enable_chunked_prefill=False)
     assert max_chunk(whole_prompts, specs) == UNBOUNDED
+
+
+@pytest.mark.parametrize("kept", [FULL, LatentCache(32, 16)])
+def test_an_interval_of_retention_is_refused_where_every_block_is_kept(kept: LayerCache) -> None:
+    kv_config = plan_kv_cache([cache_spec(kept, BLOCK_SIZE, BACKEND)], 0, UNBOUNDED, num_blocks=8)
+    config = EngineConfig.from_settings(prefix_cache_retention_interval=0)
+    with pytest.raises(ConfigError, match="no layer of this model has a sliding window"):
+        build_core(config, kv_config, FakeExecutor(kv_config, config.scheduler))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from octavo.errors import UnsupportedError, WeightError
 from octavo.models.llama import LlamaSpec
 from octavo.models.load import spec_from_config, spec_from_gguf
+from octavo.models.registry import GGUF_ARCHITECTURES, HUGGING_FACE_ARCHITECTURES
 from octavo.models.rope import LinearScaling, Llama3Scaling, NoScaling, RopeSpec, YarnScaling
 from tests.models.tiny_llama import ArraySource, gguf_content, make_arrays, make_config
 
@@ -155,14 +156,14 @@ def test_missing_architecture_is_named() -> None:
 
 
 def test_unsupported_gguf_architecture_is_refused_in_one_line_with_what_is_supported() -> None:
-    with pytest.raises(UnsupportedError, match=r"^.*'foo'.*supported: llama, gemma3$"):
+    with pytest.raises(UnsupportedError, match=rf"^.*'foo'.*supported: {', '.join(GGUF_ARCHITECTURES)}$"):
         spec_from_gguf({"general.architecture": "foo"}, SOURCE)
 
 
 def test_unsupported_huggingface_architecture_is_refused_with_what_is_supported() -> None:
     with pytest.raises(
         UnsupportedError,
-        match=r"^.*'FooForCausalLM'.*supported: LlamaForCausalLM, MistralForCausalLM, Gemma3ForCausalLM$",
+        match=rf"^.*'FooForCausalLM'.*supported: {', '.join(HUGGING_FACE_ARCHITECTURES)}$",
     ):
         spec_from_config({"architectures": ["FooForCausalLM"]}, "foo")
 

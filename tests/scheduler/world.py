@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from octavo.scheduler.request import Request
@@ -120,6 +120,15 @@ class Record:
         """It ends, and the turns to come are refused: each has its output."""
         self.has_ended = True
         self.refused |= {turn.request_id for turn in self.turns_to_come}
+
+    def abort(self, request_id: str, outputs: Sequence[EngineCoreOutput]) -> None:
+        """A turn is aborted, with these last outputs; the other turns have theirs with the next step."""
+        assert [output.request_id for output in outputs] == ([] if self.is_idle else [request_id])
+        if not self.is_idle:
+            self.refused.add(self.request_id)
+        self.turn.finish_reason = self.turn.finish_reason or FinishReason.ABORT
+        self.end()
+        self.refused.discard(request_id)
 
     def add_turn(self, request: EngineCoreRequest) -> None:
         self.turns_to_come.append(request)
@@ -347,21 +356,28 @@ class World:
                 record.add_turn(turn)
                 self.work += 2 * self.scheduler.max_model_len
         elif what < 0.8:
+            self.end_session(name, record)
+
+    def end_session(self, name: str, record: Record) -> None:
+        if self.rng.random() < 0.5:
             self.core.end_session(name)
+            record.turn.finish_reason = record.turn.finish_reason or FinishReason.ABORT
+            record.turns_to_come.clear()
+            record.end()  # and nothing is told of it
+        else:
+            self.core.end_session(name, "because")
             if record.is_idle:
-                record.end()  # and nothing is told of it
+                record.end()
 
     def abort(self, name: str, resubmit: bool) -> None:
         record = self.records[name]
         request_id = self.rng.choice(record.turn_ids)
         outputs = self.core.abort_requests([request_id, "nobody", request_id])
-        for output in outputs:
-            record.take(output)
         if record.is_idle:
             assert not outputs
             self.core.end_session(name)
-            record.end()
-        assert record.has_ended
+        if not record.has_ended:
+            record.abort(request_id, outputs)
         self.core.check()
         if resubmit and not record.refused:
             self.add(name)
@@ -384,7 +400,7 @@ class World:
             self.record_of[output.request_id].take(output)
             if output.finish_reason is FinishReason.ERROR:
                 reason = str(output.stop_reason)
-                known = ("not finite", "the deadline", "the prompt has")
+                known = ("not finite", "the deadline", "the prompt has", "because")
                 assert self.failed or any(words in reason for words in known), reason
         if self.scheduler.table.pause_state is PauseState.UNPAUSED:
             self.check_shares(running)
