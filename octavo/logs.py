@@ -1,7 +1,7 @@
 """Logging: Python's `logging` under the name "octavo", written to standard error.
 
-OCTAVO_LOG sets the lowest level that is written. Importing this module changes nothing. A program that sets up
-`logging` itself, before or after the engine starts, takes precedence: the engine then writes nothing of its own.
+OCTAVO_LOG sets the lowest level that is written. Importing this module changes nothing. A program that sets
+up `logging` itself, before or after the engine starts, takes precedence: the engine then writes nothing.
 """
 
 from __future__ import annotations
