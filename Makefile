@@ -58,7 +58,7 @@ format: $(VENV)/.check  ## format the code and mend what lint can mend
 	@$(if $(CPP),$(VENV)/bin/clang-format -i $(CPP))
 
 clean:  ## remove .venv, caches and build results
-	@rm -rf $(VENV) build dist octavo/backends/native/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist octavo/backends/native/_native*.so octavo/backends/native/_native.pyi .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find octavo tests -name __pycache__ -prune -exec rm -rf {} +
 
 help:  ## this list

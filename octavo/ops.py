@@ -87,6 +87,12 @@ class Ops(Protocol[Tensor]):
     def embedding(self, token_ids: Tensor, table: Weight, scale: float = 1.0) -> Tensor:
         """Rows `token_ids` [T] of `table` (vocab, hidden), times `scale` → [T, hidden]."""
 
+    def replace_rows(self, x: Tensor, name: str) -> Tensor:
+        """x [T, width] with the rows replaced that the step gives by this name (`Batch.inputs`) → [T, width].
+
+        A step that gives none costs nothing.
+        """
+
     def rms_norm(self, x: Tensor, weight: Weight, eps: float, residual: Tensor | None = None) -> Tensor:
         """`x / sqrt(mean(x²) + eps) * weight`, the mean over each row of x [T, size], plus `residual`, of the
         same shape → [T, size].

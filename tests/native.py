@@ -10,10 +10,14 @@ import pytest
 from octavo.backends.backend import Backend
 from octavo.backends.native.backend import NativeBackend
 from octavo.backends.native.kv_cache import KVType
-from octavo.backends.native.library import make_engine, usable_instruction_sets
+from octavo.backends.native.library import load_library, make_device, usable_instruction_sets
 from octavo.backends.native.sampling import NativeSampler
 from octavo.backends.reference.backend import ReferenceBackend
 from octavo.sampling.sampler import Sampler
+from octavo.weights.formats import format_named
+
+# Every weight format that has kernels.
+FORMATS = [format_named(name) for name in load_library().FORMATS] if usable_instruction_sets() else []
 
 NATIVE = pytest.param(
     "native",
@@ -38,5 +42,5 @@ def make_backend(name: str, kv_type: KVType = "bf16", num_threads: int = 2) -> B
     """The backend `name`, without a model. The reference backend has neither threads nor types of cache."""
     if name == "reference":
         return ReferenceBackend(Sampler(None))
-    engine = make_engine(num_threads)
-    return NativeBackend(engine, NativeSampler(engine, None), kv_type)
+    device = make_device(num_threads)
+    return NativeBackend(device, NativeSampler(device, None), kv_type)

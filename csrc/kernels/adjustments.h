@@ -37,7 +37,7 @@ inline bool is_penalized(const Penalties& penalties, int64_t row) {
            (penalties.repetition[row] != 1 || penalties.frequency[row] != 0 || penalties.presence[row] != 0);
 }
 
-// `use` each token of the row's list that lies in `range`, and its place in the lists.
+// Call `use` with each token of the row's list that lies in `range`, and its index in the lists.
 template <class Use>
 inline void for_each_token(const TokenLists& lists, int64_t row, Range range, const Use& use) {
     for (int64_t i = lists.offsets[row]; i < lists.offsets[row + 1]; ++i) {

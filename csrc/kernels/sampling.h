@@ -33,24 +33,24 @@ struct Penalties {
     int64_t max_seen = 0, num_counts = 0;
 };
 
-// Where reported logprobs go. Row r has room for offsets[r + 1] - offsets[r] of them, the chosen token's
-// first; a row that wants none has no room.
+// Where reported logprobs go. Row r has entries offsets[r] up to offsets[r + 1], the chosen token's first; a
+// row that asks for none has no entries.
 struct LogprobsOutput {
     bool processed;          // of the logits after adjustments, temperature and filters
     bool normalized;         // log-probabilities; otherwise logits
     const int64_t* offsets;  // [num_rows + 1]
-    int64_t* counts;         // [num_rows]: how many there are; 0 where none are wanted or the row is unusable
+    int64_t* counts;         // [num_rows]: how many there are; 0 where the row asks for none or is unusable
     int64_t* ranks;          // [num_rows]
     int32_t* token_ids;      // [offsets[num_rows]]
     double* values;          // [offsets[num_rows]]
 };
 
-// Rows are worked on in chunks of so many tokens: what a thread takes at a time. Sums are taken within a
-// chunk, then over chunks in their order, so the number of threads doesn't change them. The first-level cache
-// holds a chunk's logits (8 KiB), and a small vocabulary (32,000) has a chunk for each of 16 threads.
+// A thread works on one chunk of a row at a time, this many tokens. Sums are taken within a chunk, then over
+// chunks in their order, so the number of threads doesn't change them. The first-level cache holds a chunk's
+// logits (8 KiB), and a small vocabulary (32,000) has a chunk for each of 16 threads.
 constexpr int64_t CHUNK_TOKENS = 2048;
 
-constexpr int64_t PARTIAL_BYTES = 16;  // what is found out about a chunk, or by a thread
+constexpr int64_t PARTIAL_BYTES = 16;  // of a record of what is found in a chunk, or by a thread
 
 // Memory whose content does not outlive a call: a part of each array for each thread.
 struct SampleScratch {

@@ -100,13 +100,13 @@ def _load(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
 
 def _load_native(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
     from octavo.backends.native.backend import NativeBackend
-    from octavo.backends.native.library import make_engine
+    from octavo.backends.native.library import make_device
     from octavo.backends.native.sampling import NativeSampler
 
-    engine = make_engine(config.threads or default_num_threads())
-    sampler = NativeSampler(engine, num_token_ids, config.model.logprobs_mode)
+    device = make_device(config.threads or default_num_threads())
+    sampler = NativeSampler(device, num_token_ids, config.model.logprobs_mode)
     dtype = config.cache.kv_cache_dtype
-    backend = NativeBackend(engine, sampler, "bf16" if dtype == AUTO else dtype)
+    backend = NativeBackend(device, sampler, "bf16" if dtype == AUTO else dtype)
     backend.load_model(model)
     return backend
 

@@ -77,7 +77,7 @@ class EngineCore:
             self.deadlines.watch(request)
 
     def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
-        """End requests now, whatever they are doing; None = all, and all sessions. Return their last outputs.
+        """End requests now (None = all requests and all sessions). Returns their last outputs.
 
         A session ends with any of its turns; the next step reports the end of its other turns. Ids that are
         unknown or have ended are ignored.

@@ -12,6 +12,8 @@ from octavo.models.spec import ModelSpec
 from octavo.ops import Ops, Tensor
 from octavo.weights.weight import Weight
 
+EMBEDDINGS = "embeddings"  # the name in `Batch.inputs` of rows that replace the embeddings of tokens
+
 
 class Model(Protocol):
     """A model whose weights have all been found and checked.
@@ -53,8 +55,11 @@ class Model(Protocol):
 
 
 def forward(model: Model, ops: Ops[Tensor], token_ids: Tensor, positions: Tensor) -> Tensor:
-    """The final hidden states [T, hidden] of `token_ids` [T] at `positions` [T]."""
-    x = model.embed(ops, token_ids)
+    """The final hidden states [T, hidden] of `token_ids` [T] at `positions` [T].
+
+    A step may bring embeddings of its own for some tokens, such as those of an image (`EMBEDDINGS`).
+    """
+    x = ops.replace_rows(model.embed(ops, token_ids), EMBEDDINGS)
     x = run_layers(model, ops, x, positions, range(model.num_layers))
     return model.finish(ops, x)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.native.kv_cache import KVCaches
-from octavo.backends.native.library import make_engine
+from octavo.backends.native.library import make_device
 from octavo.backends.native.program import compile_program
 from octavo.backends.reference.attention import KVCache
 from octavo.backends.reference.ops import ReferenceOps
@@ -67,7 +67,7 @@ def compile_stage(
             return function(ops, token_ids, batch.positions, **values)
 
         return compute
-    program = compile_program(make_engine(2), function, inputs, KVCaches(config, "f32"))
+    program = compile_program(make_device(2), function, inputs, KVCaches(config, "f32"))
 
     def run(batch: Batch, token_ids: np.ndarray, **values: np.ndarray) -> np.ndarray:
         (out,) = program.run(

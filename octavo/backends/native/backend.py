@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
 from octavo.types.protocols import Done
 from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import Device
 
 
 def record_model(model: Model) -> tuple[Recording, Recording]:
@@ -42,14 +45,14 @@ def record_model(model: Model) -> tuple[Recording, Recording]:
 
 
 class NativeBackend:
-    """Implements `Backend` on an engine (`library.make_engine`). `load_model` and `allocate_kv_cache` are
+    """Implements `Backend` on a device (`library.make_device`). `load_model` and `allocate_kv_cache` are
     called before all other methods.
 
     The memory of hidden states and logits is used again only when the caller no longer holds them.
     """
 
-    def __init__(self, engine: Any, sampler: NativeSampler, kv_type: KVType = "bf16") -> None:
-        self.engine = engine
+    def __init__(self, device: Device, sampler: NativeSampler, kv_type: KVType = "bf16") -> None:
+        self.device = device
         self._sampler = sampler
         self._kv_type = kv_type
 
@@ -59,13 +62,13 @@ class NativeBackend:
     def load_model(self, model: Model) -> None:
         self._forward_recording, logits = record_model(model)  # refuses a model before anything is packed
         with weights_must_fit(model, sum(weight.nbytes for weight in model.weights)):
-            self._weights = PackedWeights(self.engine, [self._forward_recording, logits])
-        self._logits = Program(self.engine, logits, self._weights)
+            self._weights = PackedWeights(self.device, [self._forward_recording, logits])
+        self._logits = Program(self.device, logits, self._weights)
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         with kv_cache_must_fit(config):
             self._caches = KVCaches(config, self._kv_type)
-        self._forward = Program(self.engine, self._forward_recording, self._weights, self._caches)
+        self._forward = Program(self.device, self._forward_recording, self._weights, self._caches)
 
     def allocate_rows(self, num_rows: int, max_model_len: int) -> None:
         self._tokens = TokenTable(num_rows, max_model_len)
@@ -79,6 +82,7 @@ class NativeBackend:
             token_ids=self._tokens.gather(batch),
             positions=batch.positions,
             attention=batch.attention,
+            rows_inputs=batch.inputs,
         )
         return hidden
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from octavo.backends.cache_pages import find_pages
 from octavo.backends.native.library import load_library
 from octavo.types.kv import KVCacheConfig
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import KVCache, KVPages
 
 KVType = Literal["bf16", "f32", "fp8_e4m3"]
 
@@ -22,7 +25,7 @@ class LayerCache(NamedTuple):
     """A layer's KV cache group, and its native cache."""
 
     group: int
-    cache: Any
+    cache: KVCache
 
 
 class KVCaches:
@@ -32,7 +35,7 @@ class KVCaches:
     """
 
     def __init__(self, config: KVCacheConfig, kv_type: KVType) -> None:
-        self.pages = load_library().KVPages(
+        self.pages: KVPages = load_library().KVPages(
             num_pages=config.group_size, num_blocks=config.num_blocks, page_bytes=config.page_bytes
         )
         self._layers: dict[int, LayerCache] = {}

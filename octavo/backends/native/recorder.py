@@ -14,6 +14,7 @@ from octavo.backends.native.operations import (
     Linear,
     Operation,
     Recording,
+    ReplaceRows,
     RmsNorm,
     Rope,
     RopeAngles,
@@ -55,6 +56,10 @@ class Recorder:
     def embedding(self, token_ids: View, table: Weight, scale: float = 1.0) -> View:
         assert token_ids is TOKEN_IDS, "the only token ids are those of the step"
         return self._add(Embedding(new_view(table.shape[1]), table, scale))
+
+    def replace_rows(self, x: View, name: str) -> View:
+        """Where nothing else reads x, the two share a buffer."""
+        return self._add(ReplaceRows(new_view(x.num_columns, x.head_size), x, name))
 
     def rms_norm(self, x: View, weight: Weight, eps: float, residual: View | None = None) -> View:
         return self._add(RmsNorm(new_view(x.num_columns, x.head_size), x, weight, eps, residual))

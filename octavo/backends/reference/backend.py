@@ -49,7 +49,7 @@ class ReferenceBackend:
         self._tokens.write(row, start, token_ids)
 
     def forward(self, batch: Batch) -> np.ndarray:
-        ops = ReferenceOps(self._parameters, self._cache, batch.attention)
+        ops = ReferenceOps(self._parameters, self._cache, batch.attention, batch.inputs)
         return forward(self._model, ops, self._tokens.gather(batch), batch.positions)
 
     def compute_logits(self, hidden: np.ndarray, indices: np.ndarray) -> np.ndarray:

@@ -6,33 +6,49 @@ Every operation treats each token by itself. The order of its sums depends only 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from octavo.backends.reference.attention import KVCache, paged_attention
 from octavo.backends.reference.parameters import Parameters
 from octavo.ops import AttentionLayer, Linear, Rope
-from octavo.types.batch import CommonAttentionMetadata
+from octavo.types.batch import CommonAttentionMetadata, RowsInput
 from octavo.weights.weight import Weight
 
 
 class ReferenceOps:
     """Operations on float32 arrays, for one step. `metadata`, one for each KV cache group, says where the
-    step's tokens lie in `cache`.
+    step's tokens lie in `cache`. `inputs` are the rows that the step brings, by name.
 
     Implements `Ops`, which defines each operation.
     """
 
     def __init__(
-        self, parameters: Parameters, cache: KVCache, metadata: tuple[CommonAttentionMetadata, ...]
+        self,
+        parameters: Parameters,
+        cache: KVCache,
+        metadata: tuple[CommonAttentionMetadata, ...],
+        inputs: Mapping[str, RowsInput] = MappingProxyType({}),
     ) -> None:
         self._parameters = parameters
         self._cache = cache
         self._metadata = metadata
+        self._inputs = inputs
 
     def embedding(self, token_ids: np.ndarray, table: Weight, scale: float = 1.0) -> np.ndarray:
         rows: np.ndarray = self._parameters.matrices[table].values[token_ids] * np.float32(scale)
         return rows
+
+    def replace_rows(self, x: np.ndarray, name: str) -> np.ndarray:
+        """A copy where there is something to replace."""
+        given = self._inputs.get(name)
+        if given is None:
+            return x
+        y = x.copy()
+        y[given.indices] = given.values
+        return y
 
     def rms_norm(
         self, x: np.ndarray, weight: Weight, eps: float, residual: np.ndarray | None = None
