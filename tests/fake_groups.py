@@ -12,6 +12,7 @@ from octavo.types.kv import (
     CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
+    LatentAttentionSpec,
     RecurrentStateSpec,
     SlidingWindowSpec,
 )
@@ -124,6 +125,7 @@ def make_fake_group(spec: KVCacheSpec) -> FakeGroup:
     """What a worker does for a group of this kind."""
     kinds: dict[type[KVCacheSpec], type[FakeGroup]] = {
         FullAttentionSpec: FakeGroup,
+        LatentAttentionSpec: FakeGroup,
         SlidingWindowSpec: FakeWindow,
         ChunkedLocalAttentionSpec: FakeChunk,
         RecurrentStateSpec: FakeRecurrence,

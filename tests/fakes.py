@@ -31,6 +31,7 @@ from octavo.types.kv import (
 )
 from octavo.types.outputs import EngineCoreOutput, FinishReason
 from octavo.types.params import SamplingParams
+from octavo.types.protocols import Done
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import BlockIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
@@ -180,7 +181,7 @@ def run_to_end(core: EngineCore, max_steps: int = 1000) -> dict[str, list[Engine
             return news
         for output in core.step().outputs:
             news.setdefault(output.request_id, []).append(output)
-        core.scheduler.check()
+        core.check()
     raise AssertionError(f"not done after {max_steps} steps: {list(core.scheduler.requests.values())}")
 
 
@@ -207,6 +208,7 @@ class FakeRow:
     tables: list[list[int]]  # per group; 0 where there is no block, or none that is in sight any longer
     num_skipped: list[int]  # per group, leading entries that are out of sight
     is_void: bool = False  # it failed, and nobody cares what becomes of it
+    drafts: list[int] = field(default_factory=list)  # the last of token_ids: guesses to be verified
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
@@ -218,6 +220,7 @@ class FakeExecutor:
 
     Set `fails_in` to "forward" or "sample" to have the next step that runs tokens raise there. Put (request
     id, length) into `invalid` to make the logits after so many tokens no numbers. Both leave garbage behind.
+    Set `make_drafts` to have guesses of what follows a row's tokens come home with each step.
     """
 
     def __init__(self, kv_config: KVCacheConfig, config: SchedulerConfig) -> None:
@@ -230,6 +233,7 @@ class FakeExecutor:
         self.kv: Memory = [[GARBAGE] * block_size for _ in range(kv_config.num_blocks)]
         self.fails_in: str | None = None
         self.invalid: set[tuple[str, int]] = set()
+        self.make_drafts: Callable[[FakeRow], list[int]] = lambda row: []
         self.outputs: list[SchedulerOutput] = []  # every step so far
 
     def execute_model(self, output: SchedulerOutput) -> None:
@@ -262,11 +266,12 @@ class FakeExecutor:
             )
             group.forward(self.kv, row, table, start, stop)
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self) -> Done[ModelRunnerOutput]:
         scheduled = self.outputs[-1].num_scheduled_tokens
         if self.fails_in == "sample" and scheduled:
             self._fail(self.outputs[-1])
         sampled: dict[str, list[int]] = {}
+        drafts: dict[str, list[int]] = {}
         for req_id in scheduled:
             row = self.rows[self.row_of[req_id]]
             length = row.num_computed_tokens
@@ -280,9 +285,22 @@ class FakeExecutor:
                 row.is_void = True
                 sampled[req_id] = [INVALID_TOKEN_ID]
             else:
-                sampled[req_id] = [sample(row.prefixes[-1])]
-                row.append(sampled[req_id][0])
-        return ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, prompt_logprobs={})
+                sampled[req_id] = self._verify(row)
+                drafts[req_id] = self.make_drafts(row)
+        return Done(ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, draft_token_ids=drafts))
+
+    def _verify(self, row: FakeRow) -> list[int]:
+        """The token after the row's known ones, and after each draft that is right."""
+        drafts, row.drafts = row.drafts, []
+        num_known = len(row.token_ids) - len(drafts)
+        gained = [sample(row.prefixes[num_known - 1])]
+        while len(gained) <= len(drafts) and gained[-1] == drafts[len(gained) - 1]:
+            gained.append(sample(row.prefixes[num_known - 1 + len(gained)]))
+        del row.token_ids[num_known:], row.prefixes[num_known:]
+        for token_id in gained:
+            row.append(token_id)
+        row.num_computed_tokens -= 1 + len(drafts) - len(gained)
+        return gained
 
     def _update(self, output: SchedulerOutput) -> None:
         for req_id in output.finished_req_ids | output.preempted_req_ids:
@@ -297,6 +315,12 @@ class FakeExecutor:
         for req_id, block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if block_ids is not None:
                 self._give(self.rows[self.row_of[req_id]], block_ids)
+        for req_id, drafts in output.scheduled_spec_decode_tokens.items():
+            row = self.rows[self.row_of[req_id]]
+            assert 0 < len(drafts) < output.num_scheduled_tokens[req_id], "drafts follow a known token"
+            row.drafts = list(drafts)
+            for token_id in drafts:
+                row.append(token_id)
 
     def _admit(self, request: NewRequestData) -> None:
         assert 0 <= request.row < self.config.max_num_seqs

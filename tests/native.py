@@ -1,6 +1,9 @@
-"""Every backend there is, for tests that run on all; the native one is skipped where it is not built."""
+"""Backends and instruction sets, for tests that run on each; native ones are skipped where there are none."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 
@@ -21,6 +24,18 @@ NATIVE = pytest.param(
     marks=pytest.mark.skipif(not usable_instruction_sets(), reason="the native extension is not built"),
 )
 BACKENDS = ["reference", NATIVE]
+
+
+def instruction_sets(among: Collection[str] | None = None) -> list[Any]:
+    """Parameters of a test: each set that this machine can run, or one None. Only the first and the last of
+    them, the least and the most capable, run without `--all`.
+    """
+    usable: list[Any] = usable_instruction_sets()
+    if among is not None:
+        usable = [name for name in usable if name in among]
+    return [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in usable[1:-1])) for name in usable or [None]
+    ]
 
 
 def make_backend(name: str, kv_type: KVType = "bf16", num_threads: int = 2) -> Backend:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import octavo
-from octavo.engine.features import FEATURES
+from octavo.features import FEATURES
 
 ROOT = Path(octavo.__file__).parent
 SCRIPT = """
@@ -28,7 +28,11 @@ from octavo.errors import UnsupportedError
 llm = LLM(sys.argv[1], kv_cache_memory="8MiB")
 output = llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)[0]
 assert len(output.outputs[0].token_ids) == 3
-fields = {"prompt_logprobs": {"prompt_logprobs": 1}}
+fields = {
+    "prompt_logprobs": {"prompt_logprobs": 1},
+    "penalties": {"presence_penalty": 1.0},
+    "logits_control": {"logit_bias": {5: 1.0}},
+}
 try:
     llm.generate("hello", SamplingParams(**fields[sys.argv[2]]), use_tqdm=False)
 except UnsupportedError as error:
@@ -44,7 +48,7 @@ def test_deleting_a_folder_and_its_line_removes_the_feature(
 ) -> None:
     shutil.copytree(ROOT, tmp_path / "octavo", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "octavo" / feature)
-    listing = tmp_path / "octavo/engine/features.py"
+    listing = tmp_path / "octavo/features.py"
     text, count = re.subn(rf'\n    "{feature}": .*', "", listing.read_text())
     assert count == 1, f"{feature} should have one line in FEATURES"
     listing.write_text(text)

@@ -206,11 +206,10 @@ def measure_attention(
 
     num_columns = (num_heads + 2 * num_kv_heads) * head_size
     program = compile_program(device, function, {"qkv": num_columns}, caches)
-    metadata = _one_request(context, num_tokens)
+    positions = np.arange(context - num_tokens, context, dtype=np.int64)
+    metadata = _one_request(context, positions)
     qkv = _random_rows(num_tokens, num_columns)
-    run_s = _fastest_s(
-        lambda: program.run(num_tokens, positions=metadata.positions, attention=(metadata,), qkv=qkv)
-    )
+    run_s = _fastest_s(lambda: program.run(num_tokens, positions=positions, attention=(metadata,), qkv=qkv))
     return KernelTime(
         name=f"attention {num_heads}/{num_kv_heads} x {head_size}, context {context}",
         num_tokens=num_tokens,
@@ -264,16 +263,13 @@ def _random_rows(num_rows: int, num_columns: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((num_rows, num_columns), np.float32)
 
 
-def _one_request(context: int, num_tokens: int) -> CommonAttentionMetadata:
-    """A request with `context` tokens in blocks 1, 2, 3 …, of which the last `num_tokens` run now."""
-    positions = np.arange(context - num_tokens, context, dtype=np.int64)
+def _one_request(context: int, positions: np.ndarray) -> CommonAttentionMetadata:
+    """A request with `context` tokens in blocks 1, 2, 3 …, of which those at `positions` run now."""
     num_blocks = -(-context // BLOCK_SIZE)
     return CommonAttentionMetadata(
-        query_start_loc=np.array([0, num_tokens], np.int32),
+        query_start_loc=np.array([0, len(positions)], np.int32),
         seq_lens=np.array([context], np.int32),
         block_table=np.arange(1, 1 + num_blocks, dtype=np.int32)[None],
         slot_mapping=BLOCK_SIZE + positions,
-        positions=positions,
-        is_prefilling=np.array([num_tokens > 1]),
         num_common_prefix_blocks=0,
     )

@@ -89,11 +89,11 @@ def _measure_once(case: SchedulerCase, num_steps: int) -> SchedulerCost:
     schedule_ns, update_ns = [], []
     for _ in range(NUM_WARM_UP_STEPS + num_steps):
         begun = perf_counter_ns()
-        output = scheduler.schedule()
+        step = scheduler.schedule()
         planned = perf_counter_ns()
-        result = _sample(output)
+        result = _sample(step.output)
         sampled = perf_counter_ns()
-        scheduler.update_from_output(output, result)
+        scheduler.update_from_output(step, result)
         schedule_ns.append(planned - begun)
         update_ns.append(perf_counter_ns() - sampled)
     assert len(scheduler.running) == case.num_running, "somebody came, went or was preempted meanwhile"
@@ -149,4 +149,4 @@ def _request(number: int, prompt: list[int]) -> EngineCoreRequest:
 def _sample(output: SchedulerOutput) -> ModelRunnerOutput:
     """What a worker would answer."""
     sampled = {request_id: [TOKEN_ID] for request_id in output.num_scheduled_tokens}
-    return ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}, prompt_logprobs={})
+    return ModelRunnerOutput(sampled_token_ids=sampled, logprobs={})

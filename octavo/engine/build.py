@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
+from pathlib import Path
 
 from octavo.backends.backend import Backend
-from octavo.config import AUTO, CacheConfig, EngineConfig, SchedulerConfig
+from octavo.config import AUTO, EngineConfig
+from octavo.engine.build_core import build_core
+from octavo.engine.cache_layout import plan_cache
 from octavo.engine.core import EngineCore
-from octavo.engine.deadlines import Deadlines, StepTimes
 from octavo.engine.executor import InprocExecutor
-from octavo.engine.features import FEATURES, Parts
-from octavo.engine.observers import make_observers
 from octavo.errors import CapacityError, ConfigError, UnsupportedError
-from octavo.kv_cache.kv_cache_manager import KVCacheManager
-from octavo.kv_cache.layout import check_fits, plan_kv_cache
+from octavo.features import EngineParts, load_features
+from octavo.kv_cache.layout import check_fits
 from octavo.logs import get_logger
-from octavo.machine.memory import kv_cache_bytes
 from octavo.machine.processors import default_num_threads
-from octavo.models.load import make_model
+from octavo.models.load import open_model
 from octavo.models.model import Model
 from octavo.models.spec import ModelSpec
-from octavo.ops import AttentionLayer
-from octavo.scheduler.scheduler import Scheduler
-from octavo.types.kv import UNBOUNDED, FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
-from octavo.types.observer import Observer, Observers
+from octavo.types.kv import KVCacheConfig
 from octavo.types.outputs import EngineInfo
-from octavo.weights.loader import ModelFiles
 from octavo.worker.input_batch import InputBatch
 from octavo.worker.model_runner import ModelRunner
 
 logger = get_logger(__name__)
 
-# Tokens of a prompt that a step runs at most where layers have windows (or as many as the largest one): what
-# a window must hold grows with it, and speed, beyond a few hundred, does not.
-WINDOWED_CHUNK = 512
-
 
 def build_engine(
-    config: EngineConfig, source: ModelFiles, num_token_ids: int | None
+    config: EngineConfig, model_path: Path, num_token_ids: int | None
 ) -> tuple[EngineCore, EngineInfo]:
-    """An engine for the model in `source`, ready to step, and what its front end must know.
+    """An engine for the model at `model_path`, ready to step, and what its front end must know.
 
     `num_token_ids` is how many ids the tokenizer knows; None = as many as the model. Raises ConfigError,
     CapacityError, WeightError or UnsupportedError, each saying what to change.
     """
-    model = make_model(source)
-    longest = _longest_sequence(config, model.spec)
+    model = open_model(model_path)
     vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
     backend = _load(config, model, vocab_size)
-    kv_config = _plan_kv_cache(config, model.attention_layers, backend, longest)
+    kv_config, max_model_len = _plan_memory(config, model, backend)
+    backend.allocate_kv_cache(kv_config)
+    num_rows = config.scheduler.max_num_seqs
+    input_batch = _allocate_rows(backend, num_rows, max_model_len, vocab_size, kv_config)
+
+    parts = EngineParts(config, backend, vocab_size, num_rows, max_model_len)
+    features = load_features()
+    extensions = [each.make_extension(parts) for each in features.values() if each.make_extension]
+    constraints = [each.make_constraint(parts) for each in features.values() if each.make_constraint]
+    runner = ModelRunner(backend, input_batch, extensions)
+    executor = InprocExecutor(runner, threaded=config.scheduler.pipeline_depth > 1)
+    core = build_core(config, kv_config, executor, max_model_len=max_model_len, constraints=constraints)
+    info = EngineInfo(
+        model_name=model.spec.name,
+        vocab_size=vocab_size,
+        max_model_len=core.scheduler.max_model_len,
+        max_logprobs=config.model.max_logprobs,
+        scheduling_policy=config.scheduler.scheduling_policy,
+        features=frozenset(features),
+    )
+    return core, info
+
+
+def _plan_memory(config: EngineConfig, model: Model, backend: Backend) -> tuple[KVCacheConfig, int]:
+    """The KV cache, and the longest sequence that the engine takes. Raises ConfigError for a cache that is
+    smaller than the longest sequence wanted.
+    """
+    longest = _longest_sequence(config, model.spec)
+    kv_config = plan_cache(config, model, backend, longest)
     max_model_len = longest
     if config.model.max_model_len == AUTO:
         max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
@@ -62,32 +78,7 @@ def build_engine(
         (kv_config.num_blocks - 1) / kv_config.num_blocks_for(max_model_len),
         max_model_len,
     )
-    backend.allocate_kv_cache(kv_config)
-
-    parts = Parts(config, backend, vocab_size)
-    features = [make() for make in FEATURES.values()]
-    extensions = [feature.make_extension(parts) for feature in features if feature.make_extension]
-    constraints = [feature.make_constraint(parts) for feature in features if feature.make_constraint]
-
-    input_batch = _make_input_batch(config.scheduler.max_num_seqs, max_model_len, vocab_size, kv_config)
-    runner = ModelRunner(backend, input_batch, extensions)
-    executor = InprocExecutor(runner, threaded=config.scheduler.pipeline_depth > 1)
-    step_times = StepTimes(time.monotonic)
-    observers = Observers([step_times])
-    kv_cache = _make_kv_cache(config.cache, kv_config, observers)
-    deadlines = Deadlines(time.monotonic, step_times, config.scheduler.max_num_batched_tokens)
-    scheduler = Scheduler(config.scheduler, kv_cache, max_model_len, constraints, observers)
-    for observer in make_observers(config.observation, scheduler):
-        observers.add(observer)
-    info = EngineInfo(
-        model_name=model.spec.name,
-        vocab_size=vocab_size,
-        max_model_len=scheduler.max_model_len,
-        max_logprobs=config.model.max_logprobs,
-        scheduling_policy=config.scheduler.scheduling_policy,
-        features=frozenset(FEATURES),
-    )
-    return EngineCore(scheduler, executor, deadlines), info
+    return kv_config, max_model_len
 
 
 def _load(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
@@ -142,47 +133,11 @@ def _longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
     return wanted
 
 
-def _plan_kv_cache(
-    config: EngineConfig, layers: tuple[AttentionLayer, ...], backend: Backend, longest: int
-) -> KVCacheConfig:
-    """The cache that was asked for, or of a share of the memory, but not larger than could ever be used."""
-    cache = config.cache
-    specs = [_cache_spec(layer, cache.block_size, backend) for layer in layers]
-    max_chunk = _max_chunk(config.scheduler, layers)
-    planned = plan_kv_cache(specs, kv_cache_bytes(cache), max_chunk, cache.num_blocks_override)
-    if cache.kv_cache_memory is not None or cache.num_blocks_override is not None:
-        return planned
-    most = 1 + config.scheduler.max_num_seqs * planned.num_blocks_for(longest)
-    return replace(planned, num_blocks=min(planned.num_blocks, most))
-
-
-def _make_kv_cache(config: CacheConfig, kv_config: KVCacheConfig, observer: Observer) -> KVCacheManager:
-    interval = config.prefix_cache_retention_interval
-    if interval is not None and all(isinstance(group.spec, FullAttentionSpec) for group in kv_config.groups):
-        raise ConfigError(
-            f"prefix_cache_retention_interval is {interval}, but no layer of this model has a window that "
-            "anything could slide out of; leave it out"
-        )
-    return KVCacheManager(kv_config, config.enable_prefix_caching, observer, interval)
-
-
-def _max_chunk(config: SchedulerConfig, layers: tuple[AttentionLayer, ...]) -> int:
-    """Most tokens of one request in a step."""
-    windows = [layer.window for layer in layers if layer.window is not None]
-    if not windows or not config.enable_chunked_prefill:
-        return UNBOUNDED
-    return min(max(*windows, WINDOWED_CHUNK), config.max_num_batched_tokens)
-
-
-def _cache_spec(layer: AttentionLayer, block_size: int, backend: Backend) -> KVCacheSpec:
-    heads = (block_size, layer.num_kv_heads, layer.head_size, backend.kv_head_bytes(layer.head_size))
-    return FullAttentionSpec(*heads) if layer.window is None else SlidingWindowSpec(*heads, layer.window)
-
-
-def _make_input_batch(
-    num_rows: int, max_model_len: int, vocab_size: int, kv_config: KVCacheConfig
+def _allocate_rows(
+    backend: Backend, num_rows: int, max_model_len: int, vocab_size: int, kv_config: KVCacheConfig
 ) -> InputBatch:
     try:
+        backend.allocate_rows(num_rows, max_model_len)
         return InputBatch(num_rows, max_model_len, vocab_size, kv_config)
     except MemoryError as error:
         raise CapacityError(

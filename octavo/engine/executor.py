@@ -7,6 +7,7 @@ from concurrent.futures import Executor as Lane
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+from octavo.types.protocols import Pending
 from octavo.types.steps import ModelRunnerOutput, SchedulerOutput
 
 
@@ -16,7 +17,7 @@ class Runner(Protocol):
     def execute_model(self, output: SchedulerOutput) -> None:
         """Run the model over the step's tokens."""
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self) -> Pending[ModelRunnerOutput]:
         """Sample from its logits."""
 
 
@@ -31,20 +32,30 @@ class InprocExecutor:
         self._executed: Future[None] = Future()
 
     def execute_model(self, output: SchedulerOutput) -> None:
-        """See `Executor`."""
         self._executed = self._lane.submit(self.runner.execute_model, output)
 
-    def sample_tokens(self) -> Future[ModelRunnerOutput]:
-        """See `Executor`."""
-        return self._lane.submit(self._sample, self._executed)
+    def sample_tokens(self) -> Pending[ModelRunnerOutput]:
+        return _Sampled(self._lane.submit(self._sample, self._executed))
 
     def close(self) -> None:
-        """See `Executor`."""
         self._lane.shutdown()
 
-    def _sample(self, executed: Future[None]) -> ModelRunnerOutput:
+    def _sample(self, executed: Future[None]) -> Pending[ModelRunnerOutput]:
         executed.result()  # raises what went wrong there
         return self.runner.sample_tokens()
+
+
+class _Sampled:
+    """The results of a step whose sampling may not even have begun. Whoever asks for them waits, so that the
+    runner's thread can go on with the next step.
+    """
+
+    def __init__(self, begun: Future[Pending[ModelRunnerOutput]]) -> None:
+        self._begun = begun
+
+    def result(self) -> ModelRunnerOutput:
+        """Wait for the results. Raises what went wrong in the step."""
+        return self._begun.result().result()
 
 
 class _CallersThread(Lane):

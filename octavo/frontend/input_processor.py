@@ -1,4 +1,8 @@
-"""`InputProcessor`: from what a user asks to what the core runs. All that can be wrong is found here."""
+"""`InputProcessor`: from a user's request to the core's.
+
+It makes every check that needs no knowledge of the engine's state. The core rejects what is left: a turn that
+is too long for its session, a deadline that cannot be met.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,24 @@ import msgspec
 import numpy as np
 
 from octavo.errors import RequestError, UnsupportedError
+from octavo.features import FrontEndParts, make_handlers
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import EngineInfo
-from octavo.types.params import ALL_LOGPROBS, RequestOutputKind, SamplingParams, required_features
+from octavo.types.params import RequestOutputKind, SamplingParams, required_features
 from octavo.types.requests import EngineCoreRequest
 
 # A text, the text's token ids, or either by name: {"prompt": …}, {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
-# Most prompt log-probabilities a request may ask for: each takes about 100 bytes until it is delivered.
-MAX_PROMPT_LOGPROBS = 2**22
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The place of a request in a session."""
+
+    session_id: str
+    continues_session: bool  # it is not the first
+    follows_unfinished: bool  # an earlier turn is still under way, as far as is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +45,13 @@ class ProcessedInput:
     params: SamplingParams  # complete: max_tokens and seed are numbers
     options: RequestOptions
     eos_token_ids: frozenset[int]
+    feature_data: Mapping[str, Any]  # by feature: what its front-end half prepared
+    turn: Turn | None = None  # of the session that it belongs to
 
-    def for_answer(
-        self, request_id: str, index: int, arrival_time: float, goes_on: bool
-    ) -> EngineCoreRequest:
-        """The request for one of the n answers; the prompt's logprobs are computed with the first.
-
-        `goes_on` says that it is not the first turn of its session.
-        """
+    def for_answer(self, request_id: str, index: int, arrival_time: float) -> EngineCoreRequest:
+        """The core's request for one of the n answers."""
+        turn = self.turn
         params = self.params.for_answer(index)
-        if index > 0:
-            params = msgspec.structs.replace(params, prompt_logprobs=None)
         return EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=self.prompt_token_ids,
@@ -54,9 +61,11 @@ class ProcessedInput:
             priority=self.options.priority,
             tenant=self.options.tenant_name,
             deadline_s=self.options.deadline_s,
-            resumable=self.options.resumable,
-            goes_on=goes_on,
+            session_id=turn.session_id if turn else None,
+            continues_session=turn is not None and turn.continues_session,
+            follows_unfinished=turn is not None and turn.follows_unfinished,
             cache_salt=self.options.cache_salt,
+            feature_data=dict(self.feature_data),
         )
 
 
@@ -66,24 +75,26 @@ class InputProcessor:
     def __init__(self, info: EngineInfo, tokenizer: Tokenizer) -> None:
         self.info = info
         self.tokenizer = tokenizer
+        self.handlers = make_handlers(FrontEndParts(info, tokenizer))
 
     def process_inputs(
         self,
         prompt: Prompt,
         params: SamplingParams,
         options: RequestOptions | None = None,
-        *,
-        begins: bool = True,
+        turn: Turn | None = None,
     ) -> ProcessedInput:
         """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field.
 
-        With `begins` false the prompt goes on where a session has ended: it gets no BOS.
+        A `turn` that continues a session gets no BOS, since it is not the beginning of the text.
         """
         options = options or RequestOptions()
         self._check_params(params, options)
+        if turn is not None and params.n > 1:
+            raise RequestError(f"n is {params.n}; a session has one answer to each prompt", "n")
+        begins = turn is None or not turn.continues_session
         prompt_text, token_ids = self._tokenize(prompt, begins)
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens, params.max_tokens)
-        self._check_prompt_logprobs(len(token_ids), params.prompt_logprobs)
         max_tokens = self._check_length(len(token_ids), params.max_tokens)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return ProcessedInput(
@@ -92,7 +103,14 @@ class InputProcessor:
             params=msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed),
             options=options,
             eos_token_ids=frozenset(self.tokenizer.eos_token_ids),
+            feature_data=self._prepare_features(params, token_ids),
+            turn=turn,
         )
+
+    def _prepare_features(self, params: SamplingParams, token_ids: list[int]) -> dict[str, Any]:
+        """What the front-end halves of features have to say of the request."""
+        prepared = {name: handler.prepare(params, token_ids) for name, handler in self.handlers.items()}
+        return {name: data for name, data in prepared.items() if data is not None}
 
     def _check_params(self, params: SamplingParams, options: RequestOptions) -> None:
         require_params(params)
@@ -104,8 +122,6 @@ class InputProcessor:
                 )
         params.check_against(self.info.vocab_size, self.info.max_logprobs)
         options.check_against(self.info.scheduling_policy)
-        if options.resumable and params.n > 1:
-            raise RequestError(f"n is {params.n}; a session has one answer to each prompt", "n")
 
     def _tokenize(self, prompt: Prompt, begins: bool) -> tuple[str | None, list[int]]:
         """The prompt's text, if it has one, and its token ids."""
@@ -157,16 +173,6 @@ class InputProcessor:
             keep = max(self.info.max_model_len - (max_tokens or 1), 1)
         return token_ids[-keep:]
 
-    def _check_prompt_logprobs(self, num_prompt_tokens: int, asked: int | None) -> None:
-        count = self.info.vocab_size if asked == ALL_LOGPROBS else asked or 0
-        if num_prompt_tokens * count > MAX_PROMPT_LOGPROBS:
-            raise RequestError(
-                f"prompt_logprobs is {asked}: for a prompt of {num_prompt_tokens} tokens that makes "
-                f"{num_prompt_tokens * count} log-probabilities, and a request gets at most "
-                f"{MAX_PROMPT_LOGPROBS}",
-                "prompt_logprobs",
-            )
-
     def _check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """The tokens that may be generated. Nothing is ever cut short silently."""
         limit = self.info.max_model_len
@@ -203,7 +209,7 @@ def require_params(params: Any) -> None:
         )
 
 
-def final_only(params: Any) -> SamplingParams:
+def final_only(params: SamplingParams) -> SamplingParams:
     """The same, for one output when all is done. Raises RequestError for what is not SamplingParams."""
     require_params(params)
     return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

@@ -1,4 +1,4 @@
-"""`LogprobsProcessor`: from the core's log-probabilities by token id to the user's, with text."""
+"""Log-probabilities: from the core's, by token id, to the user's, with text."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ from octavo.types.outputs import Logprob, PositionLogprobs
 from octavo.types.sampling import TokenLogprobs
 
 
-class LogprobsProcessor:
-    """Collects the logprobs of one answer, and those of its prompt."""
+class TokenTexts:
+    """Gives log-probabilities the text of their tokens, position after position of one text. Mutable."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self.tokenizer = tokenizer
-        self.logprobs: list[PositionLogprobs] = []
-        self.cumulative_logprob = 0.0
-        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        """Without a `tokenizer` every text is empty."""
+        self._tokenizer = tokenizer
         self._pending = b""  # of the text so far: the beginning of a character that is not complete
 
-    def update(self, positions: Sequence[TokenLogprobs]) -> None:
-        """Take in the logprobs of new tokens."""
-        for position in positions:
-            self.logprobs.append(_with_text(position, self.tokenizer, self._pending))
-            self.cumulative_logprob += position.logprobs[0]
-            self._pending = _pending_after(self._pending, position.token_ids[0], self.tokenizer)
+    def add(self, position: TokenLogprobs) -> PositionLogprobs:
+        """The log-probabilities at the next position, whose token is the first of `position`."""
+        found = _with_text(position, self._tokenizer, self._pending)
+        self._pending = _pending_after(self._pending, position.token_ids[0], self._tokenizer)
+        return found
 
-    def update_prompt(self, positions: Sequence[TokenLogprobs]) -> None:
-        """Take in the logprobs of the whole prompt but its first token, which nothing precedes."""
-        self.prompt_logprobs = [None]
-        pending = b""
+
+class LogprobsProcessor:
+    """Collects the log-probabilities of one answer."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self.logprobs: list[PositionLogprobs] = []
+        self.cumulative_logprob = 0.0
+        self._texts = TokenTexts(tokenizer)
+
+    def update(self, positions: Sequence[TokenLogprobs]) -> None:
+        """Take in the log-probabilities of new tokens."""
         for position in positions:
-            self.prompt_logprobs.append(_with_text(position, self.tokenizer, pending))
-            pending = _pending_after(pending, position.token_ids[0], self.tokenizer)
+            self.logprobs.append(self._texts.add(position))
+            self.cumulative_logprob += position.logprobs[0]
 
 
 def _with_text(position: TokenLogprobs, tokenizer: Tokenizer | None, pending: bytes) -> PositionLogprobs:

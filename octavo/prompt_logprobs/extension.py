@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.backend import Backend
+from octavo.prompt_logprobs import NAME
 from octavo.types.batch import Batch
 from octavo.types.params import ALL_LOGPROBS
+from octavo.types.protocols import Extension
 from octavo.types.sampling import SamplerOutput, TokenLogprobs
-from octavo.types.steps import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from octavo.types.steps import ModelRunnerOutput, NewRequestData
 
 # Rows of logits made at once: bounds the memory to 64 rows of the vocabulary, however long the chunk.
 ROWS_AT_ONCE = 64
@@ -31,7 +33,7 @@ class _Prompt:
         return len(self.gathered) == len(self.token_ids) - 1
 
 
-class PromptLogprobsExtension:
+class PromptLogprobsExtension(Extension):
     """Gathers each prompt's logprobs and hands them out whole, with the first token that is generated."""
 
     def __init__(self, backend: Backend, vocab_size: int) -> None:
@@ -48,9 +50,6 @@ class PromptLogprobsExtension:
         assert request.num_computed_tokens == 0, "prompt logprobs need every prompt token computed"
         token_ids = np.array(request.token_ids, np.int64)
         self.prompts[request.row] = _Prompt(token_ids, self.vocab_size if count == ALL_LOGPROBS else count)
-
-    def before_forward(self, output: SchedulerOutput, batch: Batch) -> None:
-        """Nothing to do."""
 
     def after_forward(self, batch: Batch, hidden: Any) -> None:
         """Gather from the chunk of each wanted prompt that was just computed."""
@@ -77,4 +76,4 @@ class PromptLogprobsExtension:
         for index in batch.sampled_index.tolist():
             prompt = self.prompts.pop(int(batch.rows[index]), None)
             if prompt is not None:
-                output.prompt_logprobs[batch.req_ids[index]] = prompt.gathered
+                output.add_result(NAME, batch.req_ids[index], prompt.gathered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from octavo.scheduler.request import Request
 from octavo.scheduler.update import ScheduledShare
@@ -14,6 +15,8 @@ class StepBudget:
 
     __slots__ = (
         "cached_req_ids",
+        "drafts",
+        "feature_data",
         "first_tenant",
         "is_short",
         "new_block_ids",
@@ -43,6 +46,9 @@ class StepBudget:
         self.new_reqs: list[NewRequestData] = []
         self.cached_req_ids: list[str] = []
         self.new_block_ids: list[BlockIds | None] = []
+        self.drafts: dict[str, list[int]] = {}  # that the step verifies, by request
+        # By feature: what its core half tells its worker half about the step. `Constraint.commit` fills it.
+        self.feature_data: dict[str, Any] = {}
 
     def take(self, request: Request, start: int, count: int) -> None:
         """`request` runs `count` tokens from `start` on in this step."""
@@ -50,8 +56,11 @@ class StepBudget:
         self.stopped |= self.num_tokens == 0
         if request.prefills(start):
             self._take_prefill(request, count)
-        self.scheduled.append(ScheduledShare(request, request.turn, count))
         self.num_scheduled_tokens[request.request_id] = count
+        num_drafts = 0
+        if request.spec_token_ids:
+            num_drafts = self._take_drafts(request, start + count - request.num_planned_tokens)
+        self.scheduled.append(ScheduledShare(request, count, num_drafts))
 
     def take_running(self, request: Request, start: int, count: int, block_ids: BlockIds) -> None:
         """The same for a request the worker has in a row, which gets `block_ids` on top of those it has."""
@@ -71,8 +80,18 @@ class StepBudget:
                 num_computed_tokens=start,
                 block_ids=block_ids,
                 sampling_params=request.sampling_params,
+                feature_data=request.feature_data,
             )
         )
+
+    def _take_drafts(self, request: Request, count: int) -> int:
+        """The step verifies the first `count` of the request's drafts, if that is more than 0; the rest are
+        dropped, since they could not follow. Returns how many it verifies.
+        """
+        drafts, request.spec_token_ids = request.spec_token_ids[: max(count, 0)], []
+        if drafts:
+            self.drafts[request.request_id] = drafts
+        return len(drafts)
 
     def _take_prefill(self, request: Request, count: int) -> None:
         self.prefill_tokens[request.tenant] += count

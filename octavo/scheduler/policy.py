@@ -57,7 +57,7 @@ class PriorityPolicy(Policy):
 
     def rank(self, request: Request) -> None:
         """An arrival `aging_s` earlier makes up for one level, whenever the two are compared."""
-        priority, arrival_time = request.source.priority, request.source.arrival_time
+        priority, arrival_time = request.priority, request.arrival_time
         level = priority + (arrival_time / self.aging_s if self.aging_s else 0.0)
         request.order = (level, priority, arrival_time, request.request_id)
 

@@ -1,8 +1,9 @@
-"""What a step's results mean for one request: its new tokens, whether they end it, and the news of it."""
+"""What a step's results mean for one request: its new tokens, whether they end it, and what is reported."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,45 +11,62 @@ from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.stop import check_stop
 from octavo.types.outputs import EngineCoreOutput
 from octavo.types.sampling import INVALID_TOKEN_ID
-from octavo.types.steps import ModelRunnerOutput
+from octavo.types.steps import ModelRunnerOutput, SchedulerOutput
+
+NOTHING_TO_SAMPLE = "no token can be sampled: the logits are not finite numbers, or every token is forbidden"
 
 
 class ScheduledShare(msgspec.Struct, frozen=True):
-    """A request's share of a step in flight. Void when the turn that it was planned for has ended.
+    """A request's share of a step in flight.
 
     (It stays in the core. A Struct is made in a third of the time of a NamedTuple, once a request and step.)
     """
 
     request: Request
-    turn: int
-    num_tokens: int
+    num_tokens: int  # that the step runs, drafts included
+    num_drafts: int = 0  # the last of them
 
     def put_in_flight(self) -> None:
-        """The step is about to run: what it computes counts from now on, what it will sample has a place."""
+        """The step is about to run: count what it computes as computed, and the token it will sample as a
+        placeholder. Drafts count as accepted until the results are in.
+        """
         request = self.request
         request.num_computed_tokens += self.num_tokens
         request.num_in_flight_tokens += self.num_tokens
-        if request.num_computed_tokens == request.num_planned_tokens:
+        request.num_drafts_in_flight += self.num_drafts
+        if request.num_computed_tokens - self.num_drafts == request.num_planned_tokens:
             request.num_output_placeholders += 1
 
     @property
     def is_void(self) -> bool:
-        """Whether what the step computed for the request is of no use to anyone."""
-        return self.request.turn != self.turn
+        """Whether the request has ended since the step was planned, so that its results are of no use."""
+        return self.request.status.is_finished
+
+
+class PlannedStep(NamedTuple):
+    """A step that was planned and whose results are not in yet: what the worker is told, and whose it is."""
+
+    output: SchedulerOutput
+    shares: list[ScheduledShare]  # empty once the results have been taken in
 
 
 def take_in(share: ScheduledShare, result: ModelRunnerOutput) -> EngineCoreOutput | None:
-    """Take the results of a share that is not void into its request, whose status tells if it has ended.
+    """Take the results of a share that is not void into its request. Its status says whether it has ended.
 
-    Returns the news; None where nothing was sampled, because known tokens are still to be computed.
+    Returns the output; None where nothing was sampled, because known tokens are still to be computed.
     """
     request = share.request
     request.num_in_flight_tokens -= share.num_tokens
+    request.num_drafts_in_flight -= share.num_drafts
     sampled = result.sampled_token_ids.get(request.request_id)
     if sampled is None:
         return None
     request.num_output_placeholders -= 1
+    num_rejected = 1 + share.num_drafts - len(sampled)
     num_new = _append_output_tokens(request, sampled)
+    if share.num_drafts and request.row >= 0:  # it was not preempted: take the KV of other tokens back
+        kept = request.num_computed_tokens - num_rejected
+        request.num_computed_tokens = min(kept, request.num_tokens)
     logprobs = result.logprobs.get(request.request_id)
     return EngineCoreOutput(
         request.request_id,
@@ -56,8 +74,12 @@ def take_in(share: ScheduledShare, result: ModelRunnerOutput) -> EngineCoreOutpu
         request.status.finish_reason,
         request.stop_reason,
         logprobs[:num_new] if logprobs else None,
-        result.prompt_logprobs.get(request.request_id),
         request.num_cached_tokens,
+        {
+            name: found[request.request_id]
+            for name, found in result.results.items()
+            if request.request_id in found
+        },
     )
 
 
@@ -66,7 +88,7 @@ def _append_output_tokens(request: Request, token_ids: Sequence[int]) -> int:
     for count, token_id in enumerate(token_ids, start=1):
         if token_id == INVALID_TOKEN_ID:
             request.status = RequestStatus.FINISHED_ERROR
-            request.stop_reason = "the model's logits are not finite numbers"
+            request.stop_reason = NOTHING_TO_SAMPLE
             return count - 1
         request.token_ids.append(token_id)
         if check_stop(request):

@@ -1,9 +1,10 @@
 """`Batch`: one step's input to the model, as flat arrays, and the metadata attention reads from it.
 
-Built by the worker from its rows, read by backends. n requests in the step, T tokens, L rows of logits, G KV
-cache groups, B blocks of the longest request. All arrays are fresh each step and must not be kept past it.
+The worker builds it from its rows, and backends read it. A step has n requests, T tokens, L rows of logits, G
+KV cache groups, and B blocks in the longest block table. All arrays are fresh each step and must not be kept
+past it.
 
-These are structs since every step makes new ones, and a frozen dataclass takes 20 times as long to make.
+They are structs because every step makes new ones, and making a frozen dataclass takes 20 times as long.
 """
 
 from __future__ import annotations
@@ -19,29 +20,7 @@ class CommonAttentionMetadata(msgspec.Struct, frozen=True, eq=False):
     seq_lens: np.ndarray  # [n] int32: computed tokens + this step's tokens
     block_table: np.ndarray  # [n, B] int32: block ids; entries past a request's length are 0, the null block
     slot_mapping: np.ndarray  # [T] int64: where K and V go, block id * block_size + offset; -1 = nowhere
-    positions: np.ndarray  # [T] int64
-    is_prefilling: np.ndarray  # [n] bool: part of the prompt was still to be computed when the step began
     num_common_prefix_blocks: int  # leading blocks that all requests of the step share
-
-    @property
-    def num_reqs(self) -> int:
-        """Requests in the step."""
-        return len(self.seq_lens)
-
-    @property
-    def num_actual_tokens(self) -> int:
-        """Tokens in the step."""
-        return len(self.slot_mapping)
-
-    @property
-    def max_query_len(self) -> int:
-        """Most tokens any request runs in this step."""
-        return int(np.diff(self.query_start_loc).max(initial=0))
-
-    @property
-    def max_seq_len(self) -> int:
-        """Longest context, in tokens, any request has after this step."""
-        return int(self.seq_lens.max(initial=0))
 
 
 class RowsInput(msgspec.Struct, frozen=True, eq=False):
@@ -52,17 +31,37 @@ class RowsInput(msgspec.Struct, frozen=True, eq=False):
 
 
 class Batch(msgspec.Struct, frozen=True, eq=False):
-    """One step, laid out for the model: the tokens of all its requests one after the other."""
+    """One step, laid out for the model: the tokens of all its requests one after the other.
+
+    The batch says where each token is, by row and position; the token itself is in the backend's table. S
+    requests sample in the step. Each has one row of logits, or, with d drafts to verify, d + 1: row j samples
+    the token that follows the first j drafts.
+    """
 
     req_ids: list[str]  # [n]
     rows: np.ndarray  # [n] int64: each request's row in the worker
-    token_ids: np.ndarray  # [T] int32
-    positions: np.ndarray  # [T] int64
-    logits_indices: np.ndarray  # [L] int64: tokens whose logits are wanted, in request order
-    sampled_index: np.ndarray  # [L] int64: which of the n requests each row of logits belongs to
-    sampled_rows: np.ndarray  # [L] int64: the worker's row of that request
+    token_rows: np.ndarray  # [T] int64: the row each token belongs to
+    positions: np.ndarray  # [T] int64: each token's position in its row
+    sampled_index: np.ndarray  # [S] int64: which of the n requests sample
+    logits_start_loc: (
+        np.ndarray
+    )  # [S + 1] int64: entry i up to i + 1 are the rows of logits of request i of S
+    logits_indices: np.ndarray  # [L] int64: which of the T tokens each row of logits comes from
+    logits_rows: np.ndarray  # [L] int64: the worker's row that each row of logits belongs to
+    logits_positions: np.ndarray  # [L] int64: the position of the token that each row of logits samples
+    draft_token_ids: dict[int, list[int]]  # index among the n requests → the drafts it verifies
     attention: tuple[CommonAttentionMetadata, ...]  # [G]
     inputs: dict[str, RowsInput] = {}  # by the name that the model's `replace_rows` gives; mostly none
+
+    @property
+    def num_tokens(self) -> int:
+        """T, the tokens in the step."""
+        return len(self.positions)
+
+    @property
+    def num_logits(self) -> int:
+        """L, the rows of logits in the step."""
+        return len(self.logits_rows)
 
     @property
     def query_start_loc(self) -> np.ndarray:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
+from octavo.types.params import FIELD_FEATURES
 from octavo.types.sampling import TokenLogprobs
 
 
@@ -24,16 +26,24 @@ class FinishReason(enum.Enum):
         return self.value
 
 
+class Rejection(msgspec.Struct, frozen=True):
+    """Why a request cannot run. The front end raises it as a RequestError."""
+
+    message: str
+    param: str | None = None  # the field that is wrong, where there is one
+
+
 class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """News of one request from one step."""
+    """What one step, or a rejection, means for one request."""
 
     request_id: str
     new_token_ids: list[int]
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the token id that ended it; for errors, what happened
     new_logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids
-    prompt_logprobs: list[TokenLogprobs] | None = None  # of the whole prompt, with the first token
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    results: dict[str, Any] = {}  # by feature: what its worker half found, plain data
+    rejection: Rejection | None = None  # only with FinishReason.ERROR: the request never ran
 
 
 class PrefixCacheStats(msgspec.Struct, frozen=True):
@@ -64,7 +74,7 @@ class SchedulerStats(msgspec.Struct, frozen=True):
     num_computed_prompt_tokens: int = 0  # without those from the prefix cache, and without recomputation
     num_generation_tokens: int = 0
     num_preemptions: int = 0
-    # As the core sees it: an answer that a stop string ends is an abort here.
+    # Requests that have ended (each turn of a session counts). A stop string counts as STOP.
     num_finished_reqs: Mapping[FinishReason, int] = {}
 
     @property
@@ -188,6 +198,13 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
-    prompt_logprobs: list[PositionLogprobs | None] | None = None  # nothing precedes the first: None
     num_cached_tokens: int = 0  # prompt tokens (a session's: with what was before) from the prefix cache
     seed: int | None = None  # the seed the sampling used (drawn at random where none was given)
+    # By feature: what the request asked of it. `output.prompt_logprobs` is short for
+    # `output.results.get("prompt_logprobs")`, and likewise for every field that a feature serves.
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if (feature := FIELD_FEATURES.get(name)) is not None:
+            return self.results.get(feature)
+        raise AttributeError(f"RequestOutput has no attribute {name!r}")

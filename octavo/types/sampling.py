@@ -40,9 +40,7 @@ class Penalties(msgspec.Struct, frozen=True, eq=False):
 
     # [L] float32, > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
     repetition: np.ndarray
-    frequency: (
-        np.ndarray
-    )  # [L] float32: subtracted from a logit once for each time the token is in the output
+    frequency: np.ndarray  # [L] float32: subtracted from a logit for each time the token is in the output
     presence: np.ndarray  # [L] float32: subtracted once from the logits of tokens in the output
     rows: np.ndarray  # [L] int64: the tables' row of each row of logits
     seen: np.ndarray  # [R, C] int32: distinct tokens of prompt and output, in any order
@@ -75,7 +73,10 @@ class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
 
 
 class SamplerOutput(msgspec.Struct, frozen=True, eq=False):
-    """What was sampled from L rows of logits."""
+    """What was sampled from L rows of logits, which belong to S requests (`Batch.logits_start_loc`)."""
 
     sampled_token_ids: np.ndarray  # [L] int64; INVALID_TOKEN_ID where the row held no usable number
     logprobs: list[TokenLogprobs | None]  # [L]; None for rows that wanted none
+    # [S] int64: how many of its rows each request gains a token from: the first, and one more for each draft
+    # that was sampled. None = every request has one row.
+    num_gained: np.ndarray | None = None

@@ -77,11 +77,11 @@ class HeaderReader:
 
     def u32(self, what: str) -> int:
         """The next unsigned 32-bit integer."""
-        return self.unpack(_U32, what)[0]
+        return int(self.unpack(_U32, what)[0])
 
     def u64(self, what: str) -> int:
         """The next unsigned 64-bit integer."""
-        return self.unpack(_U64, what)[0]
+        return int(self.unpack(_U64, what)[0])
 
     def string(self, what: str) -> str:
         """The next string. Raises WeightError when it is not UTF-8."""
@@ -183,7 +183,8 @@ def _read_value(reader: HeaderReader, what: str) -> Value | _UnreadArray:
         array = _UnreadArray(reader.position)
         _skip_array(reader, what)
         return array
-    return reader.unpack(_SCALARS[value_type], what)[0]
+    value: Value = reader.unpack(_SCALARS[value_type], what)[0]
+    return value
 
 
 def _skip_array(reader: HeaderReader, what: str, depth: int = 1) -> None:
@@ -204,7 +205,8 @@ def _read_array(reader: HeaderReader, what: str, depth: int = 1) -> list[Any]:
     if element_type == _ARRAY:
         return [_read_array(reader, what, depth + 1) for _ in range(count)]
     start, end = reader.take(count * _MIN_BYTES[element_type], what)
-    return np.frombuffer(reader.file.buffer[start:end], "<" + _SCALAR_CODES[element_type]).tolist()
+    values = np.frombuffer(reader.file.buffer[start:end], "<" + _SCALAR_CODES[element_type])
+    return list(values.tolist())
 
 
 def _array_start(reader: HeaderReader, what: str, depth: int) -> tuple[int, int]:

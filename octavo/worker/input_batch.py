@@ -1,8 +1,9 @@
-"""`InputBatch`: the worker's memory of its requests, one row each, and how a step's `Batch` is made from it.
+"""`InputBatch`: what the worker knows of its requests, one row each, and how a step's `Batch` is made from
+it.
 
-Rows never move: the scheduler gives a row at admission and takes it back at the end or at a preemption, and
-each step names the rows it runs. The worker derives every position, length and slot from its row, and writes
-what it samples there too, so the scheduler need not send any of it.
+Rows never move: the scheduler gives a request a row at admission and takes it back at the end or at a
+preemption, and each step names the rows it runs. The worker derives every position, length and slot from the
+row, so the scheduler need not send any of it. The tokens themselves are in the backend's table.
 """
 
 from __future__ import annotations
@@ -11,29 +12,29 @@ import numpy as np
 
 from octavo.types.batch import Batch, CommonAttentionMetadata
 from octavo.types.kv import KVCacheConfig
-from octavo.types.sampling import SamplerOutput, SamplingMetadata
+from octavo.types.sampling import SamplingMetadata
 from octavo.types.steps import NewRequestData, SchedulerOutput
 from octavo.worker.block_tables import BlockTables
 from octavo.worker.sampling_rows import SamplingRows
 
 
 class InputBatch:
-    """Arrays by row, mutated by `update` (the scheduler's word) and `append_sampled`."""
+    """Arrays by row: `update` takes in the scheduler's plan, `build` lays it out, `gain` counts tokens."""
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int, kv_cache: KVCacheConfig) -> None:
+        self.num_rows = num_rows
+        self.max_model_len = max_model_len
+        self.vocab_size = vocab_size
         self.row_of: dict[str, int] = {}
-        # [rows, max_model_len] int32, zeroed by the system on first touch: memory follows use.
-        self.token_ids = np.zeros((num_rows, max_model_len), np.int32)
-        self.num_tokens = np.zeros(num_rows, np.int64)  # known: prompt and output
-        self.num_prompt_tokens = np.zeros(num_rows, np.int64)
+        self.num_tokens = np.zeros(num_rows, np.int64)  # known: prompt and output, without drafts
         # In the cache once every step that was laid out has run.
         self.num_computed_tokens = np.zeros(num_rows, np.int64)
-        (block_size,) = {group.spec.block_size for group in kv_cache.groups}  # blocks are cut alike in all
+        (block_size,) = {group.spec.block_size for group in kv_cache.groups}  # equal in all groups
         self.block_tables = BlockTables(len(kv_cache.groups), num_rows, max_model_len, block_size)
         self.sampling = SamplingRows(num_rows, vocab_size)
 
     def update(self, output: SchedulerOutput) -> None:
-        """Take in what the scheduler decided: who left, who takes a row, who got blocks."""
+        """Take in the plan: which requests left, which take a row, which got blocks."""
         for req_id in output.finished_req_ids | output.preempted_req_ids:
             self.row_of.pop(req_id, None)
         for request in output.scheduled_new_reqs:
@@ -46,7 +47,7 @@ class InputBatch:
     def build(self, output: SchedulerOutput) -> Batch:
         """Lay out the step's tokens, and count them as computed."""
         scheduled = output.num_scheduled_tokens
-        # int64, since numpy has a short way for what is indexed by it: a fifth of the time of int32.
+        # int64, because numpy indexes fastest with it: a fifth of the time of int32.
         rows = np.array([self.row_of[req_id] for req_id in scheduled], np.int64)
         counts = np.array(list(scheduled.values()), np.int64)
         ends = counts.cumsum()  # [n]
@@ -55,20 +56,54 @@ class InputBatch:
         computed = self.num_computed_tokens[rows]  # [n]
         seq_lens = computed + counts  # [n]
         self.num_computed_tokens[rows] = seq_lens
-        token_rows, positions = rows, computed  # [T], where each request runs one token, as in most steps
+        token_rows, positions = rows, computed  # [T], if each request runs one token, as in most steps
         if output.total_num_scheduled_tokens > len(rows):  # every request in the step runs at least one
             token_rows = rows.repeat(counts)
             positions = np.arange(len(token_rows)) + (seq_lens - ends).repeat(counts)
-        (sampled_index,) = (seq_lens == self.num_tokens[rows]).nonzero()  # [L]
-        lengths, is_prefilling = seq_lens.astype(np.int32), computed < self.num_prompt_tokens[rows]
-        attention = tuple(
+        drafts = output.scheduled_spec_decode_tokens
+        draft_token_ids = {}
+        if drafts:
+            draft_token_ids = {i: drafts[req_id] for i, req_id in enumerate(scheduled) if req_id in drafts}
+        num_known = self.num_tokens[rows]  # [n], with drafts
+        if draft_token_ids:
+            num_known[list(draft_token_ids)] += list(map(len, draft_token_ids.values()))
+        (sampled_index,) = (seq_lens == num_known).nonzero()  # [S]: all that is known is computed
+        sampled_rows, last_indices = rows[sampled_index], ends[sampled_index] - 1
+        num_logits = 1 + num_known[sampled_index] - self.num_tokens[sampled_rows]  # [S]
+        logits_start_loc = np.zeros(len(sampled_index) + 1, np.int64)
+        logits_start_loc[1:] = num_logits.cumsum()
+        # [L] 0 or negative: how far each row of logits is from its request's last.
+        offsets = np.arange(logits_start_loc[-1]) - (logits_start_loc[1:] - 1).repeat(num_logits)
+        return Batch(
+            req_ids=list(scheduled),
+            rows=rows,
+            token_rows=token_rows,
+            positions=positions,
+            sampled_index=sampled_index,
+            logits_start_loc=logits_start_loc,
+            logits_indices=last_indices.repeat(num_logits) + offsets,
+            logits_rows=sampled_rows.repeat(num_logits),
+            logits_positions=seq_lens[sampled_index].repeat(num_logits) + offsets,
+            draft_token_ids=draft_token_ids,
+            attention=self._make_attention(output, rows, token_rows, positions, query_start_loc, seq_lens),
+        )
+
+    def _make_attention(
+        self,
+        output: SchedulerOutput,
+        rows: np.ndarray,
+        token_rows: np.ndarray,
+        positions: np.ndarray,
+        query_start_loc: np.ndarray,
+        seq_lens: np.ndarray,
+    ) -> tuple[CommonAttentionMetadata, ...]:
+        lengths = seq_lens.astype(np.int32)
+        return tuple(
             CommonAttentionMetadata(
                 query_start_loc=query_start_loc,
                 seq_lens=lengths,
                 block_table=block_table,
                 slot_mapping=slot_mapping,
-                positions=positions,
-                is_prefilling=is_prefilling,
                 num_common_prefix_blocks=common,
             )
             for block_table, slot_mapping, common in zip(
@@ -78,40 +113,36 @@ class InputBatch:
                 strict=True,
             )
         )
-        return Batch(
-            req_ids=list(scheduled),
-            rows=rows,
-            token_ids=self.token_ids[token_rows, positions],
-            positions=positions,
-            logits_indices=ends[sampled_index] - 1,
-            sampled_index=sampled_index,
-            sampled_rows=rows[sampled_index],
-            attention=attention,
-        )
 
     def get_sampling_metadata(self, batch: Batch) -> SamplingMetadata:
-        """How the rows that have logits in `batch` sample."""
-        rows = batch.sampled_rows
-        return self.sampling.get_metadata(rows, self.num_tokens[rows])
+        """How each row of logits in `batch` is sampled."""
+        return self.sampling.get_metadata(batch.logits_rows, batch.logits_positions)
 
-    def append_sampled(self, batch: Batch, sampled: SamplerOutput) -> None:
-        """Write the sampled tokens into their rows.
-
-        Where there was no usable token an invalid id is written: that request ends, and nobody reads its row
-        before the next one is admitted to it.
+    def gain(self, batch: Batch) -> None:
+        """Count the token that each request samples in this step. How many of its drafts are accepted is not
+        known yet: those requests wait for `settle`.
         """
-        rows = batch.sampled_rows
-        num_tokens = self.num_tokens[rows]
-        # A request whose last token fills the row ends with it, so there is always room for one more.
-        self.token_ids[rows, num_tokens] = sampled.sampled_token_ids
-        self.num_tokens[rows] = num_tokens + 1
+        rows = batch.rows[batch.sampled_index]
+        if batch.draft_token_ids:
+            rows = rows[np.diff(batch.logits_start_loc) == 1]
+        self.num_tokens[rows] += 1
+
+    def settle(self, batch: Batch, num_gained: np.ndarray | None) -> None:
+        """Count the `num_gained` [S] tokens of the requests with drafts, and take back the KV of the drafts
+        that were rejected.
+        """
+        if not batch.draft_token_ids or num_gained is None:
+            return
+        num_logits = np.diff(batch.logits_start_loc)
+        (drafted,) = (num_logits > 1).nonzero()
+        rows = batch.rows[batch.sampled_index[drafted]]
+        self.num_tokens[rows] += num_gained[drafted]
+        self.num_computed_tokens[rows] -= num_logits[drafted] - num_gained[drafted]
 
     def _admit(self, request: NewRequestData) -> None:
-        row, num_tokens = request.row, len(request.token_ids)
+        row = request.row
         self.row_of[request.req_id] = row
-        self.token_ids[row, :num_tokens] = request.token_ids
-        self.num_tokens[row] = num_tokens
-        self.num_prompt_tokens[row] = request.num_prompt_tokens
+        self.num_tokens[row] = len(request.token_ids)
         self.num_computed_tokens[row] = request.num_computed_tokens
         self.block_tables.set_row(row, request.block_ids)
         self.sampling.set_row(row, request.sampling_params)

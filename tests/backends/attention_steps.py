@@ -77,8 +77,6 @@ def make_metadata(
         seq_lens=np.array([p[-1] + 1 for p in positions], np.int32),
         block_table=table,
         slot_mapping=np.concatenate(slots),
-        positions=np.concatenate(positions),
-        is_prefilling=np.ones(len(chosen), bool),
         num_common_prefix_blocks=0,
     )
 

@@ -8,15 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.backends.backend import Backend
+from octavo.engine.cache_layout import cache_spec
 from octavo.models.model import Model
 from octavo.types.batch import Batch, CommonAttentionMetadata
-from octavo.types.kv import (
-    AttentionSpec,
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroup,
-    SlidingWindowSpec,
-)
+from octavo.types.kv import KVCacheConfig, KVCacheGroup, KVCacheSpec
 
 
 @dataclass
@@ -30,11 +25,10 @@ class Request:
 
 def cache_config(backend: Backend, model: Model, block_size: int, num_blocks: int) -> KVCacheConfig:
     """A group for each kind of layers, in order of their first, as `backend` keeps K and V."""
-    layers: dict[AttentionSpec, list[int]] = {}
-    for layer in model.attention_layers:
-        heads = (block_size, layer.num_kv_heads, layer.head_size, backend.kv_head_bytes(layer.head_size))
-        spec = FullAttentionSpec(*heads) if layer.window is None else SlidingWindowSpec(*heads, layer.window)
-        layers.setdefault(spec, []).append(layer.index)
+    layers: dict[KVCacheSpec, list[int]] = {}
+    for index, kept in enumerate(model.cache_specs()):
+        if (spec := cache_spec(kept, block_size, backend)) is not None:
+            layers.setdefault(spec, []).append(index)
     groups = (KVCacheGroup(spec, tuple(indices)) for spec, indices in layers.items())
     return KVCacheConfig(num_blocks, tuple(groups))
 
@@ -61,21 +55,20 @@ def make_batch(requests: Sequence[Request], counts: Mapping[int, int], block_siz
             seq_lens=np.array([p[-1] + 1 for p in positions], np.int32),
             block_table=block_table,
             slot_mapping=np.concatenate(slots),
-            positions=np.concatenate(positions),
-            is_prefilling=np.ones(len(chosen), bool),
             num_common_prefix_blocks=0,
         )
         attention.append(metadata)
     return Batch(
         req_ids=[str(index) for index in counts],
-        rows=np.array(list(counts), np.int32),
-        token_ids=np.concatenate(
-            [r.token_ids[p] for r, p in zip(chosen, positions, strict=True)], dtype=np.int32
-        ),
+        rows=np.array(list(counts), np.int64),
+        token_rows=np.repeat(np.array(list(counts), np.int64), num_tokens),
         positions=np.concatenate(positions),
+        sampled_index=np.arange(len(chosen)),
+        logits_start_loc=np.concatenate([[0], np.cumsum(num_tokens)]),
         logits_indices=np.arange(num_tokens.sum()),
-        sampled_index=np.repeat(np.arange(len(chosen)), num_tokens),
-        sampled_rows=np.repeat(np.array(list(counts), np.int32), num_tokens),
+        logits_rows=np.repeat(np.array(list(counts), np.int64), num_tokens),
+        logits_positions=np.concatenate(positions) + 1,
+        draft_token_ids={},
         attention=tuple(attention),
     )
 
@@ -85,11 +78,15 @@ def run_steps(
 ) -> list[np.ndarray]:
     """Logits of every token that the steps run, [tokens, vocab] for each request. Advances the requests."""
     logits: list[list[np.ndarray]] = [[] for _ in requests]
+    backend.allocate_rows(len(requests), max(len(request.token_ids) for request in requests))
+    for row, request in enumerate(requests):
+        backend.write_tokens(row, 0, request.token_ids.tolist())
     for counts in steps:
         batch = make_batch(requests, counts, block_size)
         rows = backend.compute_logits(backend.forward(batch), batch.logits_indices)
         for position, index in enumerate(counts):
-            logits[index].append(rows[batch.sampled_index == position])
+            start, stop = batch.logits_start_loc[position : position + 2]
+            logits[index].append(rows[start:stop])
             requests[index].num_computed += counts[index]
     return [np.concatenate(parts) for parts in logits]
 

@@ -137,8 +137,6 @@ def make_attention() -> tuple[ReferenceOps, np.ndarray, np.ndarray]:
         seq_lens=np.array([7, 3], np.int32),
         block_table=np.array([[3, 1], [2, 0]], np.int32),
         slot_mapping=np.array([5, 6, 8, 9, 10]),
-        positions=np.array([5, 6, 0, 1, 2]),
-        is_prefilling=np.array([True, True]),
         num_common_prefix_blocks=0,
     )
     return ReferenceOps(Parameters(()), cache, (metadata,)), k, v

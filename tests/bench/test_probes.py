@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from octavo.backends.native.library import load_library, usable_instruction_sets
+from octavo.backends.native.library import load_library
 from octavo.bench import kernels, probes
 from octavo.bench.kernels import KernelReport, KernelTime, measure_attention, measure_linear, measure_norm
 from octavo.bench.probes import MachineProbe, probe_machine
 from octavo.bench.work import Work
+from tests.native import instruction_sets
 from tests.scripted_program import Octavo
 
-INSTRUCTION_SETS = usable_instruction_sets()
 REPORT = KernelReport(
     instruction_set="avx2",
     threads=2,
@@ -26,7 +26,7 @@ REPORT = KernelReport(
 )
 
 
-@pytest.fixture(params=INSTRUCTION_SETS or [None])
+@pytest.fixture(params=instruction_sets())
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A device of two threads. What is measured on it is little, and quickly done."""
     if request.param is None:

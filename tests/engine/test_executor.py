@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from octavo.engine.executor import InprocExecutor
+from octavo.types.protocols import Done
 from octavo.types.steps import CachedRequestData, ModelRunnerOutput, SchedulerOutput
 
 
@@ -23,12 +24,12 @@ class Recorder:
         self._step = 0
 
     def execute_model(self, output: SchedulerOutput) -> None:
-        self._step = output.step
+        self._step = output.total_num_scheduled_tokens
         self._note("execute")
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self) -> Done[ModelRunnerOutput]:
         self._note("sample")
-        return ModelRunnerOutput(sampled_token_ids={"a": [self._step]}, logprobs={}, prompt_logprobs={})
+        return Done(ModelRunnerOutput(sampled_token_ids={"a": [self._step]}, logprobs={}))
 
     def _note(self, half: str) -> None:
         assert self.may_go_on.wait(timeout=30)
@@ -40,11 +41,10 @@ class Recorder:
 
 def a_plan(step: int) -> SchedulerOutput:
     return SchedulerOutput(
-        step=step,
         scheduled_new_reqs=[],
         scheduled_cached_reqs=CachedRequestData([], []),
         num_scheduled_tokens={"a": 1},
-        total_num_scheduled_tokens=1,
+        total_num_scheduled_tokens=step,
         finished_req_ids=set(),
         preempted_req_ids=set(),
         num_common_prefix_blocks=[],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.engine.observed import State
 
 
 def observers_of(**settings: Any) -> list[str]:
-    made = list(make_observers(EngineConfig.from_settings(**settings).observation, State()))
+    made = list(make_observers(EngineConfig.from_settings(**settings).observation, State(), time.monotonic))
     Observers(made).close()
     return [type(observer).__name__ for observer in made]
 

@@ -39,7 +39,8 @@ def test_logits_that_are_not_numbers_end_only_their_own_request(
     def poisoned(batch: Any) -> Any:
         hidden = forward(batch)
         last = batch.query_start_loc[1:] - 1
-        hidden[last[batch.token_ids[last] == ord("!")]] = float("nan")
+        token_ids = backend._tokens.gather(batch)
+        hidden[last[token_ids[last] == ord("!")]] = float("nan")
         return hidden
 
     monkeypatch.setattr(backend, "forward", poisoned)

@@ -128,20 +128,22 @@ def test_errors_reach_the_user_with_their_reason(tokenizer: Tokenizer) -> None:
     assert (answer.finish_reason, answer.stop_reason, answer.text) == ("error", "out of luck", "")
 
 
-def test_prompt_logprobs_come_once_in_deltas_whoever_speaks_first(tokenizer: Tokenizer) -> None:
+def test_results_of_features_come_once_in_deltas_whichever_answer_has_them(tokenizer: Tokenizer) -> None:
     params = SamplingParams(n=2, prompt_logprobs=0, output_kind=RequestOutputKind.DELTA)
-    processor = OutputProcessor(tokenizer)
     info = msgspec.structs.replace(INFO, features=frozenset({"prompt_logprobs"}))
-    request = InputProcessor(info, tokenizer).process_inputs("ab", params)
-    first, second = processor.add_request("user-id", request, 0.0)
+    inputs = InputProcessor(info, tokenizer)
+    processor = OutputProcessor(tokenizer, inputs.handlers)
+    first, second = processor.add_request("user-id", inputs.process_inputs("ab", params), 0.0)
     logprobs = [TokenLogprobs([98], [-1.0], 1)]
-    news = [
+    outputs = [
         EngineCoreOutput(second, [99]),
-        EngineCoreOutput(first, [99], prompt_logprobs=logprobs),
+        EngineCoreOutput(first, [99], results={"prompt_logprobs": logprobs}),
         EngineCoreOutput(first, [99]),
     ]
     told = []
-    for output in news:
+    for output in outputs:
         processed = processor.process_outputs(EngineCoreOutputs([output], SchedulerStats(0, 0, 0.0)))
         told += [made.prompt_logprobs for made in processed.request_outputs]
-    assert [places and len(places) for places in told] == [None, 2, None]
+    assert [entries and len(entries) for entries in told] == [None, 2, None]
+    assert told[1][0] is None  # nothing precedes the first token
+    assert list(told[1][1]) == [98]

@@ -11,6 +11,7 @@ import pytest
 from octavo.config import EngineConfig
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.scheduler.request import Request
+from octavo.scheduler.request_table import RequestTable
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import CompletionOutput, RequestOutput
@@ -77,13 +78,13 @@ def late_stop(text: str) -> str:
 def preempted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """By request, the tokens it had generated when it was last preempted."""
     lengths: dict[str, int] = {}
-    original = Scheduler._preempt
+    original = RequestTable.preempt
 
-    def noting(self: Scheduler, victim: Request) -> None:
+    def noting(self: RequestTable, victim: Request) -> None:
         lengths[victim.request_id.split(".")[0]] = victim.num_output_tokens
         original(self, victim)
 
-    monkeypatch.setattr(Scheduler, "_preempt", noting)
+    monkeypatch.setattr(RequestTable, "preempt", noting)
     return lengths
 
 

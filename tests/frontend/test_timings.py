@@ -30,7 +30,7 @@ class Timed:
 
     def __init__(self, tokenizer: Tokenizer, n: int = 1, **params: object) -> None:
         self.clock = Clock(10.0)
-        self.processor = OutputProcessor(tokenizer, self.clock)
+        self.processor = OutputProcessor(tokenizer, clock=self.clock)
         given = SamplingParams(n=n, output_kind=RequestOutputKind.DELTA, **params)
         request = InputProcessor(INFO, tokenizer).process_inputs("prompt", given)
         self.ids = self.processor.add_request("user-id", request, 1000.0)

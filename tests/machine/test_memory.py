@@ -8,8 +8,8 @@ import pytest
 
 from octavo.config import CacheConfig
 from octavo.errors import CapacityError
-from octavo.machine.memory import free_memory_bytes, kv_cache_bytes
 from octavo.machine import memory
+from octavo.machine.memory import free_memory_bytes, kv_cache_bytes
 
 MIB = 2**20
 

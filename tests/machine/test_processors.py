@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.machine.processors import default_num_threads, processor_quota
 from octavo.machine import processors
+from octavo.machine.processors import default_num_threads, processor_quota
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from octavo.errors import UnsupportedError, WeightError
-from octavo.models.huggingface_spec import spec_from_config
+from octavo.models.layer_cache import FullAttentionCache
+from octavo.models.load import load_model, spec_from_config
 from octavo.models.model import Model
-from octavo.models.registry import load_model
 from octavo.weights.formats import FORMATS
 from octavo.weights.weight import Weight
 from tests.models.tiny_llama import Arrays, ArraySource, make_arrays, make_config
@@ -35,10 +35,9 @@ def test_every_weight_is_taken_once(arrays: Arrays) -> None:
     assert sorted(weight.name for weight in weights) == sorted(arrays)
 
 
-def test_attention_layers_are_those_of_the_spec(arrays: Arrays) -> None:
-    layers = load(arrays).attention_layers
-    assert [layer.index for layer in layers] == [0, 1]
-    assert {(layer.num_heads, layer.num_kv_heads, layer.head_size) for layer in layers} == {(6, 2, 8)}
+def test_every_layer_keeps_the_keys_and_values_of_the_spec(arrays: Arrays) -> None:
+    model = load(arrays)
+    assert model.cache_specs() == (FullAttentionCache(num_kv_heads=2, head_size=8),) * model.num_layers
 
 
 @pytest.mark.parametrize(

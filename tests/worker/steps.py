@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from octavo.backends.token_table import TokenTable
+from octavo.types.batch import Batch
+from octavo.types.kv import KVCacheConfig
 from octavo.types.params import SamplingParams
+from octavo.types.sampling import SamplerOutput
 from octavo.types.steps import BlockIds, CachedRequestData, NewRequestData, SchedulerOutput
 from octavo.worker.input_batch import InputBatch
 from tests.fakes import make_kv_config
@@ -12,9 +18,37 @@ from tests.fakes import make_kv_config
 GREEDY = SamplingParams(temperature=0.0, seed=0)
 
 
-def make_input_batch(num_rows: int = 8, max_model_len: int = 4096, num_groups: int = 1) -> InputBatch:
+class Rows(InputBatch):
+    """An input batch and the table of tokens that a backend keeps beside it."""
+
+    def __init__(self, num_rows: int, max_model_len: int, vocab_size: int, kv_cache: KVCacheConfig) -> None:
+        super().__init__(num_rows, max_model_len, vocab_size, kv_cache)
+        self.tokens = TokenTable(num_rows, max_model_len)
+
+    def update(self, output: SchedulerOutput) -> None:
+        super().update(output)
+        for request in output.scheduled_new_reqs:
+            self.tokens.write(request.row, 0, request.token_ids)
+        for req_id, drafts in output.scheduled_spec_decode_tokens.items():
+            row = self.row_of[req_id]
+            self.tokens.write(row, int(self.num_tokens[row]), drafts)
+
+    def tokens_of(self, batch: Batch) -> list[int]:
+        """The tokens that the step runs."""
+        return self.tokens.gather(batch).tolist()
+
+    def take_sampled(self, batch: Batch, *token_ids: int) -> list[int]:
+        """Take in what was sampled from the step's rows of logits. Returns how many tokens requests gain."""
+        sampled = SamplerOutput(np.array(token_ids, np.int64), [None] * len(token_ids))
+        taken = self.tokens.take_in(batch, sampled)
+        self.gain(batch)
+        self.settle(batch, taken.num_gained)
+        return [1] * len(token_ids) if taken.num_gained is None else taken.num_gained.tolist()
+
+
+def make_input_batch(num_rows: int = 8, max_model_len: int = 4096, num_groups: int = 1) -> Rows:
     """Rows over a cache of 16 tokens a block, for a vocabulary of 100."""
-    return InputBatch(num_rows, max_model_len, 100, make_kv_config(1000, 16, num_groups))
+    return Rows(num_rows, max_model_len, 100, make_kv_config(1000, 16, num_groups))
 
 
 def new(

@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 
 from octavo.types.batch import Batch
-from octavo.types.sampling import INVALID_TOKEN_ID, SamplerOutput
+from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import SchedulerOutput
-from octavo.worker.input_batch import InputBatch
-from tests.worker.steps import make_input_batch, new, plan
+from tests.worker.steps import Rows, make_input_batch, new, plan
 
 
-def lay_out(batch: InputBatch, output: SchedulerOutput) -> Batch:
+def lay_out(batch: Rows, output: SchedulerOutput) -> Batch:
     batch.update(output)
     return batch.build(output)
-
-
-def sampled(*token_ids: int) -> SamplerOutput:
-    return SamplerOutput(np.array(token_ids, np.int64), [None] * len(token_ids))
 
 
 def test_one_five_and_one_tokens_give_logits_at_0_5_and_6() -> None:
@@ -31,13 +26,11 @@ def test_one_five_and_one_tokens_give_logits_at_0_5_and_6() -> None:
     assert step.rows.tolist() == [0, 1, 2]
     assert step.seq_lens.tolist() == [18, 5, 18]
     assert step.positions.tolist() == [17, 0, 1, 2, 3, 4, 17]
-    assert step.token_ids.tolist() == [17, 0, 1, 2, 3, 4, 17]
+    assert rows.tokens_of(step) == [17, 0, 1, 2, 3, 4, 17]
     metadata = step.attention[0]
     assert metadata.slot_mapping.tolist() == [321, 1040, 1041, 1042, 1043, 1044, 353]
     assert metadata.block_table.tolist() == [[10, 20], [65, 0], [12, 22]]
-    assert metadata.is_prefilling.tolist() == [True, True, True]
-    assert (metadata.num_reqs, metadata.num_actual_tokens) == (3, 7)
-    assert (metadata.max_query_len, metadata.max_seq_len) == (5, 18)
+    assert (step.num_tokens, step.num_logits) == (7, 3)
 
 
 def test_arrays_have_the_types_that_backends_count_on() -> None:
@@ -48,14 +41,15 @@ def test_arrays_have_the_types_that_backends_count_on() -> None:
         step.positions,
         step.logits_indices,
         step.sampled_index,
-        step.sampled_rows,
+        step.token_rows,
+        step.logits_start_loc,
+        step.logits_rows,
+        step.logits_positions,
         metadata.slot_mapping,
-        metadata.positions,
     )
     assert {array.dtype for array in wide} == {np.dtype(np.int64)}
-    narrow = (step.token_ids, step.query_start_loc, step.seq_lens, metadata.block_table)
+    narrow = (step.query_start_loc, step.seq_lens, metadata.block_table)
     assert {array.dtype for array in narrow} == {np.dtype(np.int32)}
-    assert metadata.is_prefilling.dtype == np.bool_
 
 
 def test_requests_run_in_the_order_of_the_plan_whatever_their_rows() -> None:
@@ -64,7 +58,7 @@ def test_requests_run_in_the_order_of_the_plan_whatever_their_rows() -> None:
     step = lay_out(rows, plan({"c": 3, "a": 2, "b": 1}, admitted))
     assert step.req_ids == ["c", "a", "b"]
     assert step.rows.tolist() == [3, 5, 0]
-    assert step.token_ids.tolist() == [4, 5, 6, 1, 2, 3]
+    assert rows.tokens_of(step) == [4, 5, 6, 1, 2, 3]
 
 
 def test_an_unfinished_prompt_samples_nothing() -> None:
@@ -73,12 +67,11 @@ def test_an_unfinished_prompt_samples_nothing() -> None:
     step = lay_out(rows, plan({"long": 20, "short": 3}, admitted))
     assert step.sampled_index.tolist() == [1]
     assert step.logits_indices.tolist() == [22]
-    rows.append_sampled(step, sampled(70))
+    rows.take_sampled(step, 70)
     step = lay_out(rows, plan({"long": 19, "short": 1}, new_blocks={"long": ([3],)}))
     assert step.sampled_index.tolist() == [1]
     assert step.positions.tolist() == [*range(20, 39), 3]
-    assert step.attention[0].is_prefilling.tolist() == [True, False]
-    rows.append_sampled(step, sampled(71))
+    rows.take_sampled(step, 71)
     step = lay_out(rows, plan({"long": 1, "short": 1}))
     assert step.sampled_index.tolist() == [0, 1]
     assert step.attention[0].slot_mapping.tolist() == [3 * 16 + 7, 4 * 16 + 4]
@@ -87,15 +80,16 @@ def test_an_unfinished_prompt_samples_nothing() -> None:
 def test_sampled_tokens_are_the_next_steps_input() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 2, "b": 1}, [new("a", 1, [5, 6], [1]), new("b", 0, [7], [2])]))
-    rows.append_sampled(step, sampled(50, 60))
+    rows.take_sampled(step, 50, 60)
     step = lay_out(rows, plan({"b": 1, "a": 1}))
-    assert step.token_ids.tolist() == [60, 50]
+    assert rows.tokens_of(step) == [60, 50]
     assert step.positions.tolist() == [1, 2]
 
 
 def test_cached_tokens_are_not_run_again() -> None:
-    step = lay_out(make_input_batch(), plan({"a": 4}, [new("a", 0, range(20), [7, 8], 16)]))
-    assert step.token_ids.tolist() == [16, 17, 18, 19]
+    rows = make_input_batch()
+    step = lay_out(rows, plan({"a": 4}, [new("a", 0, range(20), [7, 8], 16)]))
+    assert rows.tokens_of(step) == [16, 17, 18, 19]
     assert step.positions.tolist() == [16, 17, 18, 19]
     assert step.attention[0].slot_mapping.tolist() == [128, 129, 130, 131]
     assert step.seq_lens.tolist() == [20]
@@ -104,19 +98,19 @@ def test_cached_tokens_are_not_run_again() -> None:
 def test_a_request_that_sits_a_step_out_stays_where_it_was() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 1, "b": 1}, [new("a", 0, [1], [1]), new("b", 1, [2], [2])]))
-    rows.append_sampled(step, sampled(10, 20))
-    rows.append_sampled(lay_out(rows, plan({"b": 1})), sampled(21))
+    rows.take_sampled(step, 10, 20)
+    rows.take_sampled(lay_out(rows, plan({"b": 1})), 21)
     step = lay_out(rows, plan({"a": 1, "b": 1}))
     assert step.positions.tolist() == [1, 2]
-    assert step.token_ids.tolist() == [10, 21]
+    assert rows.tokens_of(step) == [10, 21]
 
 
 def test_a_row_that_changes_hands_shows_nothing_of_its_last_owner() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 40}, [new("a", 0, range(40), [1, 2, 3])]))
-    rows.append_sampled(step, sampled(99))
+    rows.take_sampled(step, 99)
     step = lay_out(rows, plan({"b": 2}, [new("b", 0, [7, 8], [9])], finished=["a"]))
-    assert step.token_ids.tolist() == [7, 8]
+    assert rows.tokens_of(step) == [7, 8]
     assert step.attention[0].block_table.tolist() == [[9]]
     assert step.sampled_index.tolist() == [0]
     assert rows.row_of == {"b": 0}
@@ -125,26 +119,24 @@ def test_a_row_that_changes_hands_shows_nothing_of_its_last_owner() -> None:
 def test_an_aborted_request_and_its_namesake_in_one_step_are_two_requests() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 3}, [new("a", 0, [1, 2, 3], [1])]))
-    rows.append_sampled(step, sampled(50))
+    rows.take_sampled(step, 50)
     step = lay_out(rows, plan({"a": 2}, [new("a", 4, [8, 9], [2])], finished=["a"]))
     assert step.rows.tolist() == [4]
-    assert step.token_ids.tolist() == [8, 9]
+    assert rows.tokens_of(step) == [8, 9]
 
 
 def test_a_preempted_request_comes_back_in_any_row_with_all_its_tokens() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 2, "b": 2}, [new("a", 0, [1, 2], [1]), new("b", 1, [3, 4], [2])]))
-    rows.append_sampled(step, sampled(10, 20))
-    rows.append_sampled(lay_out(rows, plan({"a": 1}, preempted=["b"])), sampled(11))
+    rows.take_sampled(step, 10, 20)
+    rows.take_sampled(lay_out(rows, plan({"a": 1}, preempted=["b"])), 11)
     assert "b" not in rows.row_of
     step = lay_out(rows, plan({"a": 1, "b": 3}, [new("b", 5, [3, 4, 20], [6], num_prompt_tokens=2)]))
     assert step.rows.tolist() == [0, 5]
-    assert step.token_ids.tolist() == [11, 3, 4, 20]
+    assert rows.tokens_of(step) == [11, 3, 4, 20]
     assert step.positions.tolist() == [3, 0, 1, 2]
     assert step.sampled_index.tolist() == [0, 1]
-    assert step.attention[0].is_prefilling.tolist() == [False, True]
-    rows.append_sampled(step, sampled(12, 21))
-    assert lay_out(rows, plan({"b": 1})).attention[0].is_prefilling.tolist() == [False]
+    rows.take_sampled(step, 12, 21)
 
 
 def test_every_group_has_its_own_table_and_slots() -> None:
@@ -163,7 +155,7 @@ def test_a_group_may_get_no_block_where_another_does() -> None:
     step = lay_out(
         rows, plan({"a": 17}, [new("a", 0, range(17), ([1, 2], [0, 9]))], num_common_prefix_blocks=[0, 0])
     )
-    rows.append_sampled(step, sampled(5))
+    rows.take_sampled(step, 5)
     output = plan({"a": 1}, new_blocks={"a": ([3], [])}, num_common_prefix_blocks=[0, 0])
     first, second = lay_out(rows, output).attention
     assert (first.block_table.tolist(), second.block_table.tolist()) == ([[1, 2, 3]], [[0, 9, 0]])
@@ -174,18 +166,19 @@ def test_a_group_may_get_no_block_where_another_does() -> None:
 def test_a_token_that_is_none_touches_no_other_row_and_nobody_who_takes_its_own() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 1, "b": 1}, [new("a", 0, [1], [1]), new("b", 1, [2], [2])]))
-    rows.append_sampled(step, sampled(INVALID_TOKEN_ID, 20))
+    rows.take_sampled(step, INVALID_TOKEN_ID, 20)
     step = lay_out(rows, plan({"b": 1, "c": 1}, [new("c", 0, [3], [1])], finished=["a"]))
-    assert step.token_ids.tolist() == [20, 3]
-    rows.append_sampled(step, sampled(21, 30))
-    assert lay_out(rows, plan({"b": 1, "c": 1})).token_ids.tolist() == [21, 30]
+    assert rows.tokens_of(step) == [20, 3]
+    rows.take_sampled(step, 21, 30)
+    assert rows.tokens_of(lay_out(rows, plan({"b": 1, "c": 1}))) == [21, 30]
 
 
 def test_the_last_token_fills_the_row() -> None:
     rows = make_input_batch(max_model_len=4)
     step = lay_out(rows, plan({"a": 3}, [new("a", 0, [1, 2, 3], [1])]))
-    rows.append_sampled(step, sampled(9))
-    assert rows.token_ids[0].tolist() == [1, 2, 3, 9]
+    rows.take_sampled(step, 9)
+    assert rows.num_tokens[0] == 4
+    assert lay_out(rows, plan({"a": 1})).positions.tolist() == [3]
 
 
 def test_rows_are_told_how_to_sample_and_at_which_position() -> None:
@@ -209,9 +202,53 @@ def test_a_batch_does_not_change_when_the_next_one_is_built() -> None:
         first.positions.copy(),
         first.seq_lens.copy(),
         first.attention[0].block_table.copy(),
-        first.token_ids.copy(),
+        first.token_rows.copy(),
     )
-    rows.append_sampled(first, sampled(9))
+    rows.take_sampled(first, 9)
     lay_out(rows, plan({"b": 1}, [new("b", 0, [5], [7])], finished=["a"]))
-    shown = (first.positions, first.seq_lens, first.attention[0].block_table, first.token_ids)
+    shown = (first.positions, first.seq_lens, first.attention[0].block_table, first.token_rows)
     assert all(np.array_equal(before, after) for before, after in zip(kept, shown, strict=True))
+
+
+def test_a_request_with_drafts_has_a_row_of_logits_for_each_and_one_more() -> None:
+    rows = make_input_batch()
+    step = lay_out(rows, plan({"a": 2, "b": 1}, [new("a", 0, [1, 2], [1]), new("b", 1, [3], [2])]))
+    rows.take_sampled(step, 50, 60)
+    step = lay_out(rows, plan({"b": 1, "a": 3}, scheduled_spec_decode_tokens={"a": [51, 52]}))
+    assert rows.tokens_of(step) == [60, 50, 51, 52]
+    assert step.sampled_index.tolist() == [0, 1]
+    assert step.logits_start_loc.tolist() == [0, 1, 4]
+    assert step.logits_indices.tolist() == [0, 1, 2, 3]
+    assert step.logits_rows.tolist() == [1, 0, 0, 0]
+    assert step.logits_positions.tolist() == [2, 3, 4, 5]
+    assert step.draft_token_ids == {1: [51, 52]}
+    assert rows.get_sampling_metadata(step).positions.tolist() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("sampled", "gained", "next_token"),
+    [
+        ((51, 52, 53), 3, 53),
+        ((51, 70, 53), 2, 70),
+        ((70, 52, 53), 1, 70),
+        ((INVALID_TOKEN_ID, 52, 53), 1, -1),
+    ],
+)
+def test_a_request_gains_a_token_for_each_draft_that_is_right_and_one_more(
+    sampled: tuple[int, ...], gained: int, next_token: int
+) -> None:
+    rows = make_input_batch()
+    rows.take_sampled(lay_out(rows, plan({"a": 2}, [new("a", 0, [1, 2], [1])])), 50)
+    step = lay_out(rows, plan({"a": 3}, scheduled_spec_decode_tokens={"a": [51, 52]}))
+    assert rows.take_sampled(step, *sampled) == [gained]
+    assert (rows.num_tokens[0], rows.num_computed_tokens[0]) == (3 + gained, 2 + gained)
+    step = lay_out(rows, plan({"a": 1}))
+    assert step.positions.tolist() == [2 + gained]
+    assert rows.tokens_of(step) == [next_token]
+
+
+def test_drafts_whose_request_is_cut_short_by_the_budget_do_not_sample() -> None:
+    rows = make_input_batch()
+    step = lay_out(rows, plan({"a": 1}, [new("a", 0, [1, 2, 3], [1])]))
+    assert step.sampled_index.tolist() == []
+    assert step.num_logits == 0

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.backends.token_table import TokenTable
+from octavo.types.adjustments import LogitsAdjustments
 from octavo.types.batch import Batch
 from octavo.types.params import SamplingParams
+from octavo.types.protocols import Done
 from octavo.types.sampling import (
     INVALID_TOKEN_ID,
     NO_LOGPROBS,
@@ -28,16 +31,20 @@ class FakeBackend:
         self.log = log
         self.fails_in: str | None = None
         self.invalid_rows: set[int] = set()
+        self.tokens = TokenTable(8, 4096)
+
+    def write_tokens(self, row: int, start: int, token_ids: list[int]) -> None:
+        self.tokens.write(row, start, token_ids)
 
     def forward(self, batch: Batch) -> str:
-        self._note("forward", batch.token_ids.tolist())
+        self._note("forward", self.tokens.gather(batch).tolist())
         return "hidden"
 
     def compute_logits(self, hidden: str, indices: np.ndarray) -> str:
         self._note("compute_logits", hidden, indices.tolist())
         return "logits"
 
-    def sample(self, logits: str, metadata: SamplingMetadata) -> SamplerOutput:
+    def sample(self, logits: str, batch: Batch, metadata: SamplingMetadata) -> Done[SamplerOutput]:
         self._note("sample", logits, metadata.positions.tolist())
         count = len(metadata.positions)
         token_ids = 10 * np.arange(count) + metadata.positions
@@ -47,7 +54,7 @@ class FakeBackend:
         logprobs = [
             TokenLogprobs([int(t)], [-1.0], 1) if w else None for t, w in zip(token_ids, wanted, strict=True)
         ]
-        return SamplerOutput(token_ids, logprobs)
+        return Done(self.tokens.take_in(batch, SamplerOutput(token_ids, logprobs)))
 
     def zero_blocks(self, block_ids: np.ndarray) -> None:
         self._note("zero_blocks", block_ids.tolist())
@@ -76,6 +83,9 @@ class FakeExtension:
     def after_forward(self, batch: Batch, hidden: str) -> None:
         self.log.append(("after_forward", hidden))
 
+    def before_sample(self, batch: Batch, adjustments: LogitsAdjustments) -> None:
+        self.log.append(("before_sample", batch.logits_rows.tolist()))
+
     def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
         self.log.append(("after_sample", dict(output.sampled_token_ids)))
 
@@ -88,7 +98,7 @@ def make_runner() -> tuple[ModelRunner, FakeBackend, list[Any]]:
 
 def run(runner: ModelRunner, output: SchedulerOutput) -> ModelRunnerOutput:
     runner.execute_model(output)
-    return runner.sample_tokens()
+    return runner.sample_tokens().result()
 
 
 def test_a_step_calls_backend_and_features_in_a_fixed_order() -> None:
@@ -107,6 +117,7 @@ def test_a_step_calls_backend_and_features_in_a_fixed_order() -> None:
         ("forward", [1, 2, 0, 1, 2]),
         ("after_forward", "hidden"),
         ("compute_logits", "hidden", [1]),
+        ("before_sample", [0]),
         ("sample", "logits", [2]),
         ("after_sample", {"a": [2]}),
     ]
@@ -153,7 +164,7 @@ def test_a_step_without_tokens_only_hears_who_left() -> None:
     del log[:]
     result = run(runner, plan({}, finished=["a"], num_common_prefix_blocks=[]))
     assert log == []
-    assert result == ModelRunnerOutput(sampled_token_ids={}, logprobs={}, prompt_logprobs={})
+    assert result == ModelRunnerOutput(sampled_token_ids={}, logprobs={})
     assert runner.input_batch.row_of == {}
 
 
@@ -178,4 +189,52 @@ def test_after_a_step_that_failed_the_others_go_on_and_the_row_can_be_taken(part
 def test_nothing_is_sampled_twice() -> None:
     runner, _, _ = make_runner()
     run(runner, plan({"a": 1}, [new("a", 0, [1], [1])]))
-    assert runner.sample_tokens().sampled_token_ids == {}
+    assert runner.sample_tokens().result().sampled_token_ids == {}
+
+
+class PendingBackend(FakeBackend):
+    """Samples only when it is asked for the result."""
+
+    def sample(self, logits: str, batch: Batch, metadata: SamplingMetadata) -> PendingBackend:
+        self._batch, self._metadata = batch, metadata
+        return self
+
+    def result(self) -> SamplerOutput:
+        return super().sample("logits", self._batch, self._metadata).result()
+
+
+def test_the_next_forward_pass_does_not_wait_for_what_was_sampled() -> None:
+    log: list[Any] = []
+    runner = ModelRunner(PendingBackend(log), make_input_batch(), [FakeExtension(log)])
+    runner.execute_model(plan({"a": 2}, [new("a", 0, [1, 2], [1])]))
+    first = runner.sample_tokens()
+    runner.execute_model(plan({"a": 1}))
+    assert [entry[0] for entry in log if entry[0] in ("forward", "sample")] == ["forward", "forward"]
+    runner.sample_tokens()
+    names = [entry[0] for entry in log]
+    assert names.index("after_sample") < len(names) - 1 == names.index("before_sample", names.index("sample"))
+    assert first.result().sampled_token_ids == {"a": [2]}
+
+
+def test_what_goes_wrong_in_one_step_is_not_raised_in_the_next() -> None:
+    log: list[Any] = []
+    backend = PendingBackend(log)
+    runner = ModelRunner(backend, make_input_batch())
+    runner.execute_model(plan({"a": 2}, [new("a", 0, [1, 2], [1])]))
+    first = runner.sample_tokens()
+    backend.fails_in = "sample"
+    runner.execute_model(plan({"b": 1}, [new("b", 1, [3], [2])]))
+    second = runner.sample_tokens()
+    backend.fails_in = None
+    assert second.result().sampled_token_ids == {"b": [1]}
+    with pytest.raises(RuntimeError, match="sample fails"):
+        first.result()
+
+
+def test_accepted_drafts_are_reported_with_the_token_after_them() -> None:
+    runner, _, _ = make_runner()
+    run(runner, plan({"a": 2}, [new("a", 0, [1, 2], [1])]))  # samples 2
+    # Rows of logits give 3, 10 + 4 and 20 + 5: the first draft is right, the second is not.
+    result = run(runner, plan({"a": 3}, scheduled_spec_decode_tokens={"a": [3, 15]}))
+    assert result.sampled_token_ids == {"a": [3, 14]}
+    assert run(runner, plan({"a": 1})).sampled_token_ids == {"a": [5]}

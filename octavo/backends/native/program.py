@@ -97,7 +97,7 @@ class Program:
             )
             for each in attention
         ]
-        return self._native.run(
+        outputs = self._native.run(
             num_tokens,
             token_ids,
             positions,
@@ -105,6 +105,7 @@ class Program:
             [inputs[name] for name in self._input_names],
             dict(rows_inputs),
         )
+        return tuple(outputs)
 
 
 class _Builder:

@@ -22,13 +22,13 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.native.library import load_library, usable_instruction_sets
+from octavo.backends.native.library import load_library
+from tests.native import instruction_sets
 
-INSTRUCTION_SETS = usable_instruction_sets()
 THREADS = (1, 2, 3)
 
 
-@pytest.fixture(scope="session", params=INSTRUCTION_SETS or [None])
+@pytest.fixture(scope="session", params=instruction_sets())
 def devices(request: pytest.FixtureRequest) -> dict[int, Any]:
     """Engines of one instruction set by their number of threads: results must be == between them."""
     if request.param is None:

@@ -180,11 +180,7 @@ def metadata(**changes: Any) -> CommonAttentionMetadata:
         "slot_mapping": np.array([50, 51, 32, 33, 34]),
         "num_common_prefix_blocks": 0,
     }
-    return CommonAttentionMetadata(
-        **{**fields, **changes},
-        positions=np.array([18, 19, 0, 1, 2]),
-        is_prefilling=np.zeros(2, bool),
-    )
+    return CommonAttentionMetadata(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,17 @@
+"""Penalties for tokens that a request has used: `presence_penalty`, `frequency_penalty` and
+`repetition_penalty` of `SamplingParams`. Only a worker half, which counts tokens row by row.
+"""
+
+from __future__ import annotations
+
+from octavo.features import EngineParts, Feature
+from octavo.types.protocols import Extension
+
+
+def _make_extension(parts: EngineParts) -> Extension:
+    from octavo.penalties.extension import PenaltiesExtension
+
+    return PenaltiesExtension(parts.num_rows, parts.max_model_len, parts.vocab_size)
+
+
+FEATURE = Feature(make_extension=_make_extension)
