@@ -22,8 +22,8 @@ class Constraint:
     blocks_queue = False
 
     def prepare(self, request: Request) -> Future[None] | None:
-        """Begin what the request needs before it can run and what takes more than a moment, on a thread that
-        the constraint owns. The request waits until the future is done, and ends with the error that it raises.
+        """Begin what the request needs before it can run and what takes more than a moment, on a thread of
+        its own. The request waits until the future is done, and ends with the error that it raises.
         None = nothing. Must return at once.
         """
         return None
