@@ -16,6 +16,10 @@ from octavo.types.steps import ModelRunnerOutput, PauseState
 
 logger = get_logger(__name__)
 
+# How long a step without tokens waits for what requests need before they can run. Meanwhile no new request is
+# noticed.
+PREPARATION_WAIT_S = 0.005
+
 
 class EngineCore:
     """Owns the scheduler and the executor, and drives them in turn."""
@@ -57,6 +61,8 @@ class EngineCore:
         return self.scheduler.take_outputs(step)
 
     def _launch(self, step: PlannedStep) -> None:
+        if not step.output.total_num_scheduled_tokens:
+            self.scheduler.table.wait_for_prepared(PREPARATION_WAIT_S)
         self.executor.execute_model(step.output)
         self._in_flight.append((step, self.executor.sample_tokens()))
 
@@ -77,7 +83,7 @@ class EngineCore:
             self.deadlines.watch(request)
 
     def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
-        """End requests now, whatever they are doing; None = all and all sessions. Returns their last outputs.
+        """End requests now (None = all requests and all sessions). Returns their last outputs.
 
         A session ends with any of its turns; the next step reports the end of its other turns. Ids that are
         unknown or have ended are ignored.

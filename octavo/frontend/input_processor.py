@@ -108,7 +108,7 @@ class InputProcessor:
         )
 
     def _prepare_features(self, params: SamplingParams, token_ids: list[int]) -> dict[str, Any]:
-        """What the front-end halves of features have to say of the request."""
+        """The data that the front-end halves of features prepare for the request, by feature."""
         prepared = {name: handler.prepare(params, token_ids) for name, handler in self.handlers.items()}
         return {name: data for name, data in prepared.items() if data is not None}
 
@@ -174,7 +174,7 @@ class InputProcessor:
         return token_ids[-keep:]
 
     def _check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
-        """The tokens that may be generated. Nothing is ever cut short silently."""
+        """The most tokens that may be generated. Raises RequestError rather than cut the answer short."""
         limit = self.info.max_model_len
         if num_prompt_tokens == 0:
             raise RequestError("the prompt is empty; it must have at least one token", "prompt")
@@ -197,12 +197,12 @@ class InputProcessor:
 
 
 def holds_token_ids(prompts: Sequence[Any]) -> bool:
-    """Whether all that a sequence holds is numbers: then it is one prompt, and not several."""
+    """Whether a sequence holds only numbers. Then it is one prompt, and not several."""
     return all(isinstance(item, (Number, np.generic)) for item in prompts)
 
 
 def require_params(params: Any) -> None:
-    """Raise RequestError for what is not SamplingParams."""
+    """Raise RequestError if `params` is not SamplingParams."""
     if not isinstance(params, SamplingParams):
         raise RequestError(
             f"sampling_params holds a {type(params).__name__}; it must be SamplingParams", "sampling_params"
@@ -210,6 +210,8 @@ def require_params(params: Any) -> None:
 
 
 def final_only(params: SamplingParams) -> SamplingParams:
-    """The same, for one output when all is done. Raises RequestError for what is not SamplingParams."""
+    """`params` with one output, when the request is finished. Raises RequestError if it is not
+    SamplingParams.
+    """
     require_params(params)
     return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
