@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from octavo.kv_cache.hashing import BlockHash
@@ -15,6 +16,7 @@ class RequestStatus(enum.IntEnum):
     """WAITING → RUNNING → (PREEMPTED → RUNNING)* → one of FINISHED_*."""
 
     WAITING = enum.auto()
+    WAITING_FOR_PREPARATION = enum.auto()  # a constraint prepares something for it (a grammar, say)
     RUNNING = enum.auto()
     PREEMPTED = enum.auto()
     # Everything after PREEMPTED is an end.
@@ -84,6 +86,7 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "order",
+        "preparations",
         "priority",
         "request_id",
         "row",
@@ -134,6 +137,7 @@ class Request:
         self.spec_token_ids: list[int] = []  # drafts: guesses of the next tokens, to be verified
         self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
         self.num_preemptions = 0
+        self.preparations: list[Future[None]] = []  # what constraints prepare for it before it can run
 
     @property
     def finish_reason(self) -> FinishReason | None:

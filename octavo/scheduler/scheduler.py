@@ -54,6 +54,7 @@ class Scheduler:
 
     def schedule(self) -> PlannedStep:
         """Give every eligible request its share of the next step. Mutates requests and block ownership."""
+        self.table.take_prepared()
         first = self._make_way()
         num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self.table.free_rows))
         budget = self._make_budget(num_seated)
@@ -285,7 +286,9 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """How many requests are to run and hold nothing."""
-        return len(self.waiting) + len(self.skipped_waiting) + len(self.table.paused)
+        table = self.table
+        queued = len(table.waiting) + len(table.skipped_waiting) + len(table.paused)
+        return queued + len(table.preparing)
 
     @property
     def usage(self) -> float:

@@ -85,7 +85,7 @@ def test_no_end_is_sampled_before_min_tokens(llm: LLM, end: int) -> None:
 
 
 def test_min_tokens_counts_from_the_beginning_of_the_answer_also_after_a_preemption(tiny_model: Path) -> None:
-    llm = make_llm(tiny_model, num_blocks_override=6, block_size=16, enable_prefix_caching=False)
+    llm = make_llm(tiny_model, max_model_len=96, num_blocks_override=8, block_size=16)
     ends_early = SamplingParams(
         temperature=0, logit_bias={END_TOKEN_ID: 100}, min_tokens=40, max_tokens=60, bad_words=["ab"]
     )
