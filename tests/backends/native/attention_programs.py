@@ -41,10 +41,17 @@ def attend_with(device: Any, layer: AttentionLayer, caches: KVCaches, rope: Rope
 
     def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, metadata: CommonAttentionMetadata) -> np.ndarray:
         qkv = np.concatenate([q, k, v], axis=1).reshape(len(q), -1)
-        (out,) = program.run(len(q), positions=metadata.positions, attention=[metadata], qkv=qkv)
+        (out,) = program.run(len(q), positions=positions_of(metadata), attention=[metadata], qkv=qkv)
         return out.copy()
 
     return attend
+
+
+def positions_of(metadata: CommonAttentionMetadata) -> np.ndarray:
+    """[T] int64: the position of each token, which follows those that its request has computed before."""
+    counts = np.diff(metadata.query_start_loc)
+    starts = metadata.seq_lens - counts - metadata.query_start_loc[:-1]
+    return np.arange(counts.sum()) + np.repeat(starts, counts)
 
 
 def make_attend(
