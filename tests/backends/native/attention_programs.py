@@ -11,7 +11,7 @@ from octavo.backends.native.program import compile_program
 from octavo.ops import AttentionLayer, Ops, Rope
 from octavo.types.batch import CommonAttentionMetadata
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
-from tests.backends.attention_steps import Attend
+from tests.backends.attention_steps import Attend, positions_of
 
 KV_TYPES: tuple[KVType, ...] = ("f32", "bf16", "fp8_e4m3")
 NUM_BLOCKS = 80
