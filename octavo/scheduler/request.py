@@ -151,6 +151,10 @@ class Request:
         """
         if self.num_output_tokens:
             del self.token_ids[-1]
+        self.void_shares()
+
+    def void_shares(self) -> None:
+        """Make its shares of steps in flight void: their results are not taken in."""
         self.turn += 1
         self.num_in_flight_tokens = self.num_output_placeholders = self.num_drafts_in_flight = 0
         self.spec_token_ids = []

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain, takewhile
 
 from octavo.config import SchedulerConfig
 from octavo.errors import ConfigError
-from octavo.kv_cache.coordinator import CacheHit
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
+from octavo.kv_cache.request_blocks import CacheHit
 from octavo.scheduler.budget import StepBudget
 from octavo.scheduler.constraint import Constraint, create_constraints
 from octavo.scheduler.lifecycle import RequestLifecycle
@@ -25,6 +25,7 @@ from octavo.scheduler.request_queue import RequestQueue
 from octavo.scheduler.update import ScheduledShare, take_in
 from octavo.types.observer import NOBODY, Observer
 from octavo.types.outputs import EngineCoreOutputs
+from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import BlockIds, ModelRunnerOutput, PauseState, SchedulerOutput
 
 
@@ -56,7 +57,7 @@ class Scheduler(RequestLifecycle):
             budget.first_tenant = first.tenant
         self._schedule_running(budget)
         if num_seated and not budget.is_short:  # memory is short: admit nobody on top of a preemption
-            self._schedule_waiting(budget)
+            self._schedule_waiting(budget, first)
         return self._make_output(budget)
 
     def _schedule_running(self, budget: StepBudget) -> None:
@@ -78,7 +79,7 @@ class Scheduler(RequestLifecycle):
             self._commit(request, start, count, budget)
             budget.take_running(request, start, count, block_ids)
 
-    def _schedule_waiting(self, budget: StepBudget) -> None:
+    def _schedule_waiting(self, budget: StepBudget, first: Request | None) -> None:
         passed_over: list[Request] = []
         while (
             self._free_rows
@@ -90,7 +91,9 @@ class Scheduler(RequestLifecycle):
                 break  # preempted with a token on its way: it comes back with that, and before anyone begins
             hit = self.kv_cache.get_computed_blocks(request)
             count = self._share(request, hit.num_tokens, budget)
-            if count == 0 and not budget.stopped:
+            # Another request computes in this step what this one would: the next step finds it in the cache.
+            waits = 0 < count <= hit.num_coming_tokens and request is not first
+            if waits or (count == 0 and not budget.stopped):
                 passed_over.append(queue.pop_request())
                 continue
             if count == 0 or not self._can_admit(request, hit):
@@ -157,6 +160,7 @@ class Scheduler(RequestLifecycle):
         victims = list(takewhile(partial(self.policy.displaces, request), reversed(self.running)))
         if not victims or request.num_in_flight_tokens:
             return None
+        self.kv_cache.give_back_skipped_blocks()
         hit = self.kv_cache.get_computed_blocks(request)
         if self._share(request, hit.num_tokens, self._make_budget(num_seated=1)) == 0:
             return None
@@ -186,6 +190,7 @@ class Scheduler(RequestLifecycle):
             kv_cache_block_copies=self.kv_cache.take_block_copies(),
             new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
         )
+        self.kv_cache.start_step(self._num_steps)
         self.finished_req_ids, self.preempted_req_ids = set(), set()
         for share in budget.scheduled:
             share.put_in_flight()
@@ -202,10 +207,12 @@ class Scheduler(RequestLifecycle):
     # ------------------------------------------------------------------------------------- taking results in
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> EngineCoreOutputs:
-        """Take in what `output`, the oldest step in flight, produced: new tokens, ends, blocks whose content
-        may be shared from now on.
-        """
+        """Take in the results of `output`, the oldest step in flight: new tokens, and requests that end."""
         any_stopped = False
+        sampled = result.sampled_token_ids
+        self._begin_again(
+            self.kv_cache.finish_step(output.step, lambda req_id: INVALID_TOKEN_ID in sampled.get(req_id, ()))
+        )
         for share in self._in_flight[output.step]:
             if share.is_void:
                 continue  # it ended while the step ran
@@ -239,14 +246,28 @@ class Scheduler(RequestLifecycle):
         """
         planned = self._in_flight.pop(output.step, [])  # nothing, where all of it had been taken in
         ids = [share.request.request_id for share in planned if not share.is_void]
+        readers = self.kv_cache.fail_steps()
         self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
+        self._begin_again(request_id for request_id in readers if request_id in self.requests)
 
     def fail_all(self, reason: str) -> None:
         """A step could not be planned, so that nobody's state can be trusted: every request ends with an
         error. Idle sessions are in no plan, and go on.
         """
+        self.kv_cache.fail_steps()
         ids = [request_id for request_id in self.requests if request_id not in self.idle]
         self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
+
+    def _begin_again(self, request_ids: Iterable[str]) -> None:
+        """What these running requests found in the prefix cache turned out never to have been written: they
+        give up what they computed from it, and steps in flight mean nothing to them.
+        """
+        requests = [self.requests[request_id] for request_id in request_ids]
+        for request in sorted(requests, reverse=True):  # so that they wait in their order
+            self.running.remove(request)
+            self.running.append(request)
+            self._preempt(request)
+            request.void_shares()
 
     def take_news(self, output: SchedulerOutput | None) -> EngineCoreOutputs:
         """What has not been told yet, after the step `output` (None: it could not be planned)."""
@@ -271,9 +292,9 @@ class Scheduler(RequestLifecycle):
         assert all(request.status is RequestStatus.RUNNING for request in self.running)
         assert all(request.status is RequestStatus.WAITING_FOR_STREAMING_REQ for request in idle)
         assert all(request.row < 0 and request.num_computed_tokens == 0 for request in waiting + idle)
-        holders = self.kv_cache.get_holders()
-        assert holders == {request.request_id for request in self.running}, (
-            "blocks are held by the wrong requests"
+        owners = self.kv_cache.get_owners()
+        assert owners == {request.request_id for request in self.running}, (
+            "the requests with blocks are not those that run"
         )
         self._check_in_flight()
 
