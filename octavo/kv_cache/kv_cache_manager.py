@@ -49,7 +49,7 @@ class KVCacheManager:
         # Of the step that is being planned. By the digest of a block: tokens that a request runs in the step
         # towards that block, which it completes in this step or a later one.
         self._coming: dict[bytes, int] = {}
-        self._unpublished: list[tuple[RequestBlocks, int]] = []  # states: published when the plan is complete
+        self._unpublished: list[tuple[RequestBlocks, int, int]] = []  # states: published when the plan is complete
         self._no_blocks: BlockIds = tuple([[] for _ in config.groups])
         self._no_hit = CacheHit(tuple([[] for _ in config.groups]), 0)
 
@@ -88,7 +88,7 @@ class KVCacheManager:
         if head is None:
             return whole
         longer = coordinator.make_hit(prefixes, head)
-        if self._writes.are_in_plan(longer.sources):
+        if self._writes.are_in_plan(longer.sources, longer.num_tokens):
             reaches_end = longer.num_tokens == num_tokens - 1
             return whole._replace(num_coming_tokens=num_tokens - start) if reaches_end else whole
         # The source of a copy stays referenced until the step is planned, so this hit costs one more block
@@ -155,8 +155,8 @@ class KVCacheManager:
 
     def start_step(self, step: int) -> None:
         """The step is planned, and `step` is its number. It writes what was published since the last call."""
-        for blocks, num_tokens in self._unpublished:
-            self._publish(blocks, num_tokens)
+        for blocks, first, num_tokens in self._unpublished:
+            self._publish(blocks, first, num_tokens)
         self._unpublished.clear()
         self._coming.clear()
         self._writes.start_step(step)
@@ -304,17 +304,17 @@ class KVCacheManager:
         if num_tokens > len(request.token_ids) or not self._is_cached(request):
             return  # a token that is not known yet cannot be found
         if self.coordinator.holds_states:
-            self._unpublished.append((blocks, num_tokens))
+            self._unpublished.append((blocks, start, num_tokens))
         else:
-            self._publish(blocks, num_tokens)
+            self._publish(blocks, start, num_tokens)
         if start < blocks.num_prompt_tokens:
             extend_block_hashes(request, len(request.token_ids), self.block_size)
             if blocks.num_cached_blocks < len(request.block_hashes):
                 digest = request.block_hashes[blocks.num_cached_blocks].digest
                 self._coming[digest] = max(num_tokens - start, self._coming.get(digest, 0))
 
-    def _publish(self, blocks: RequestBlocks, num_tokens: int) -> None:
-        """Publish what a planned step will have written of the request's first `num_tokens` tokens: full
+    def _publish(self, blocks: RequestBlocks, start: int, num_tokens: int) -> None:
+        """Publish what is in the cache once a step has run the tokens from `start` up to `num_tokens`: full
         blocks, and at the end of the prompt the tail after them.
         """
         written: list[KVCacheBlock] = []
@@ -323,7 +323,7 @@ class KVCacheManager:
         if num_tokens == blocks.num_prompt_tokens:
             written += self._cache_tail(blocks, num_tokens)
         if written:
-            self._writes.add(blocks, written)
+            self._writes.add(blocks, written, start)
 
     def _cache_blocks(self, blocks: RequestBlocks, num_tokens: int) -> list[KVCacheBlock]:
         request = blocks.request

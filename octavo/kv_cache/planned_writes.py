@@ -18,11 +18,12 @@ from octavo.kv_cache.request_blocks import RequestBlocks
 class PlannedWrite:
     """What one step writes for one request into published blocks."""
 
-    __slots__ = ("blocks", "in_plan", "readers", "writer")
+    __slots__ = ("blocks", "in_plan", "readers", "start", "writer")
 
-    def __init__(self, writer: RequestBlocks, blocks: Sequence[KVCacheBlock]) -> None:
+    def __init__(self, writer: RequestBlocks, blocks: Sequence[KVCacheBlock], start: int) -> None:
         self.writer = writer
         self.blocks = blocks
+        self.start = start  # the first of the request's tokens that the step runs
         self.readers: set[RequestBlocks] = set()  # requests that hit these blocks before they were written
         self.in_plan = True  # its step is still being planned
 
@@ -42,9 +43,11 @@ class PlannedWrites:
         self._in_flight: dict[int, list[PlannedWrite]] = {}  # by the step's number
         self._of_block: dict[KVCacheBlock, PlannedWrite] = {}
 
-    def add(self, writer: RequestBlocks, blocks: Sequence[KVCacheBlock]) -> None:
-        """The step that is being planned writes `blocks`, which were just published."""
-        write = PlannedWrite(writer, blocks)
+    def add(self, writer: RequestBlocks, blocks: Sequence[KVCacheBlock], start: int) -> None:
+        """The step that is being planned writes the rest of `blocks`, which were just published: the request's
+        tokens from `start` on.
+        """
+        write = PlannedWrite(writer, blocks, start)
         self._plan.append(write)
         for block in blocks:
             self._of_block[block] = write
@@ -56,10 +59,12 @@ class PlannedWrites:
                 if (write := self._of_block.get(block)) is not None:
                     write.readers.add(reader)
 
-    def are_in_plan(self, blocks: Iterable[KVCacheBlock]) -> bool:
-        """Whether the step that is being planned writes any of `blocks`, so that it cannot copy them."""
+    def are_in_plan(self, blocks: Iterable[KVCacheBlock], num_tokens: int) -> bool:
+        """Whether the step that is being planned writes to any of `blocks` something that belongs to the first
+        `num_tokens` tokens of the sequence. Then the step cannot copy these tokens.
+        """
         writes = map(self._of_block.get, blocks) if self._plan else ()
-        return any(write is not None and write.in_plan for write in writes)
+        return any(write is not None and write.in_plan and write.start < num_tokens for write in writes)
 
     def start_step(self, step: int) -> None:
         """The plan is complete: it is that of step number `step`."""

@@ -158,7 +158,7 @@ class Sharing:
         if hit.num_coming_tokens:
             self.num_waits += 1
             self.may_wait.add(request.request_id)
-        self.num_early_hits += self._kv_cache._writes.are_in_plan(hit.get_all_blocks())
+        self.num_early_hits += self._kv_cache._writes.are_in_plan(hit.get_all_blocks(), hit.num_tokens)
         return hit
 
     def forget(self, failed: FailedWrites) -> list[str]:
