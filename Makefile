@@ -24,18 +24,24 @@ TEST_MODELS := smollm2 gemma3-270m
 TORCH       := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)$(if $(filter Linux,$(shell uname -s)),+cpu)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
+# A worker that has nothing left takes tests from another. The workers use all processors, so numpy needs no threads.
+PYTEST = OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=auto --dist=worksteal
+
 # $(call stage,title,command): one line on the screen; the command's own output is shown only if it fails.
 stage = echo '$(1)' >&2; log=$$({ $(2); } 2>&1) || { printf '%s\n' "$$log" >&2; exit 1; }
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: run test sanitize check format clean help
+.PHONY: run test test-all sanitize check format clean help
 
 run: $(VENV)/.runtime  ## answer one question: make run PROMPT="..." MODEL=smollm2
 	@$(VENV)/bin/octavo run "$$MODEL" -- "$$PROMPT"
 
 test: $(VENV)/.runtime $(VENV)/.test $(VENV)/.models  ## run the tests: make test ARGS="tests/scheduler -k fcfs"
-	@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=auto --dist=loadfile $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-all: $(VENV)/.runtime $(VENV)/.test $(VENV)/.models  ## run the slow tests too: every instruction set, large searches
+	@$(PYTEST) --all $(ARGS)
 
 sanitize: $(VENV)/.runtime $(VENV)/.test  ## run the native backend's tests with the compiler's sanitizers
 	@.ci/sanitize $(VENV)/bin/python
@@ -52,12 +58,12 @@ format: $(VENV)/.check  ## format the code and mend what lint can mend
 	@$(if $(CPP),$(VENV)/bin/clang-format -i $(CPP))
 
 clean:  ## remove .venv, caches and build results
-	@rm -rf $(VENV) build dist octavo/backends/native/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist octavo/backends/native/_native*.so octavo/backends/native/_native.pyi .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find octavo tests -name __pycache__ -prune -exec rm -rf {} +
 
 help:  ## this list
 	@echo 'usage: make TARGET [PYTHON=python3.12]    (PYTHON counts when .venv is made: after make clean)'
-	@sed -n 's/^\([a-z]*\):[^#]*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):[^#]*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
 
 $(VENV)/.created:
 	@command -v $(PYTHON) >/dev/null || { \

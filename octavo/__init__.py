@@ -3,50 +3,38 @@
 >>> from octavo import LLM, SamplingParams
 >>> LLM("smollm2").generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8))
 
-The names below are the public API. They are imported when first used, so that `import octavo` costs nothing.
+The names in `__init__.pyi` are the public API. Each is imported when it is first used, so that `import
+octavo` costs nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from octavo.config import EngineConfig as EngineConfig
-    from octavo.frontend.llm import LLM as LLM
-    from octavo.frontend.llm_engine import LLMEngine as LLMEngine
-    from octavo.types.outputs import CompletionOutput as CompletionOutput
-    from octavo.types.outputs import RequestOutput as RequestOutput
-    from octavo.types.params import RequestOutputKind as RequestOutputKind
-    from octavo.types.params import SamplingParams as SamplingParams
+from collections.abc import Mapping
+from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "LLM": "octavo.frontend.llm",
-    "LLMEngine": "octavo.frontend.llm_engine",
-    "EngineConfig": "octavo.config",
-    "SamplingParams": "octavo.types.params",
-    "RequestOutput": "octavo.types.outputs",
-    "CompletionOutput": "octavo.types.outputs",
-    "RequestOutputKind": "octavo.types.params",
-}
-__all__ = [
-    "LLM",
-    "CompletionOutput",
-    "EngineConfig",
-    "LLMEngine",
-    "RequestOutput",
-    "RequestOutputKind",
-    "SamplingParams",
-]
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name == "__all__":
+        return sorted(_modules())
+    if name.startswith("__") or name not in _modules():
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_modules()[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_modules()])
+
+
+@functools.cache
+def _modules() -> Mapping[str, str]:
+    """The module of each public name, from `__init__.pyi`."""
+    import ast
+    from importlib.resources import files
+
+    stub = ast.parse(files(__name__).joinpath("__init__.pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in imports for alias in node.names if node.module}

@@ -2,8 +2,8 @@
 
 Configuration is frozen and is validated as a whole when an `EngineConfig` is made. Command-line flags are
 made from these fields (`max_num_seqs` becomes `--max-num-seqs`), their types and their `help`: a new setting
-is one new field. What start-up discovers (the model's shape, the number of blocks) is not configuration: see
-`ModelSpec` and `KVCacheConfig`.
+is one new field here and its type in `octavo.settings`. What start-up discovers (the model's shape, the
+number of blocks) is not configuration: see `ModelSpec` and `KVCacheConfig`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from decimal import Decimal
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, Unpack, get_args, get_origin, get_type_hints
 
 from octavo.errors import ConfigError, suggest
+from octavo.settings import Settings
 
 DEFAULT_MODEL = "smollm2"
 
 AUTO: Literal["auto"] = "auto"
 
-KERNEL_BLOCK = 16  # tokens: the native backend's kernels take the KV cache in pieces of so many
+KERNEL_BLOCK = 16  # tokens; the native kernels read the KV cache in units of this size
 
-MOST = 2**53  # of any number: more than any machine has
+MOST = 2**53  # the limit of settings that have none of their own
 
-_NUMBERS_BY_NAME = Mapping[str, float]  # a kind of settings
+_NUMBERS_BY_NAME = Mapping[str, float]  # the type of a setting
 
 _NUMBER = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?)?b?\s*")
 _UNITS = {"": 1} | {
@@ -37,32 +38,40 @@ _UNITS = {"": 1} | {
 
 
 def _setting(default: Any, help: str, least: float = 0, most: float = MOST) -> Any:
-    """A field with what its flag says of it, and the smallest and greatest number it may be."""
+    """A field with the help text of its flag, and the least and the greatest number that it may hold."""
     return field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which model, and how it is read."""
+    """Which model to load, and how to read it."""
 
     model: str = _setting(
         DEFAULT_MODEL, "an alias, a path to a GGUF file or Hugging Face folder, or a hub id org/name"
     )
-    revision: str | None = _setting(None, "branch, tag or commit of a hub id")
+    revision: str | None = _setting(None, "branch, tag or commit of a hub id; default: main")
     tokenizer: str | None = _setting(
-        None, "folder, GGUF file or hub id of the tokenizer, when not the model's own"
+        None, "folder, GGUF file or hub id to read the tokenizer from; default: the model's own"
     )
-    chat_template: str | None = _setting(None, "file with a Jinja chat template, or the template itself")
+    chat_template: str | None = _setting(
+        None, "a Jinja chat template, or a file that holds one; default: the model's own"
+    )
     allow_special_tokens_in_content: bool = _setting(
         False,
-        "take the names of control tokens in chat messages for those tokens (unsafe: a user can forge turns)",
+        "read the names of control tokens in chat messages as control tokens (unsafe: a user can then forge "
+        "messages of others)",
     )
     max_model_len: int | Literal["auto"] | None = _setting(
-        None, "most tokens of a sequence, prompt and output together; auto = what the cache can hold", least=2
+        None,
+        "most tokens of a request, prompt and output together; auto = as many as the KV cache can hold; "
+        "default: the model's context length",
+        least=2,
     )
-    max_logprobs: int = _setting(20, "most logprobs a request may ask for; -1 = no limit", least=-1)
+    max_logprobs: int = _setting(20, "most logprobs that a request may ask for; -1 = no limit", least=-1)
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"] = _setting(
-        "raw_logprobs", "what logprobs are: log-probabilities or logits, of the model or as sampled from"
+        "raw_logprobs",
+        "what logprobs report: log-probabilities or logits, before sampling parameters change them (raw) or "
+        "after (processed)",
     )
 
 
@@ -71,29 +80,29 @@ class CacheConfig:
     """The paged KV cache."""
 
     block_size: int = _setting(
-        32,
-        "tokens a block holds: a multiple of 16, except in the reference backend",
-        least=1,
-        most=2**16,
+        32, "tokens in a block of the KV cache: a multiple of 16, except with the reference backend", 1, 2**16
     )
     kv_cache_dtype: Literal["auto", "bf16", "f32", "fp8_e4m3"] = _setting(
-        AUTO, "what K and V are kept as; auto = bf16, and f32 in the reference backend, which has no other"
+        AUTO, "type of the stored keys and values; auto = bf16, or f32 with the reference backend"
     )
-    enable_prefix_caching: bool = _setting(True, "reuse the KV of equal prompt beginnings")
+    enable_prefix_caching: bool = _setting(
+        True, "keep the KV of past prompts, and reuse it for prompts that begin with the same tokens"
+    )
     prefix_cache_retention_interval: int | None = _setting(
         None,
-        "of what slides out of layers' windows, keep cached only what goes on after every so many tokens and "
-        "after prompts (0: only after prompts); default: all of it",
-        least=0,
+        "sliding-window layers: keep the window cached only at every N tokens and at the end of each prompt "
+        "(0 = at the end of each prompt only); default: keep all",
     )
     kv_cache_memory: int | None = _setting(
-        None, "memory of the KV cache: bytes, or a number with KiB, MiB, GiB", least=1
+        None,
+        "size of the KV cache in bytes, or with a unit, such as 2GiB; default: see memory_utilization",
+        least=1,
     )
     memory_utilization: float = _setting(
-        0.5, "share of the free memory for the KV cache, when its size is not given", least=0.001, most=1
+        0.5, "share of the free memory that the KV cache takes when kv_cache_memory is not given", 0.001, 1
     )
     num_blocks_override: int | None = _setting(
-        None, "exact number of KV cache blocks, whatever the memory (for tests)", least=2
+        None, "exact number of blocks in the KV cache, whatever memory is free (for tests)", least=2
     )
 
     @property
@@ -106,61 +115,68 @@ class CacheConfig:
 class SchedulerConfig:
     """How requests share steps."""
 
-    max_num_batched_tokens: int = _setting(2048, "most tokens a step runs", least=1)
-    max_num_seqs: int = _setting(256, "most requests that run at once", least=1, most=2**16)
-    enable_chunked_prefill: bool = _setting(True, "let a long prompt be spread over several steps")
+    max_num_batched_tokens: int = _setting(2048, "most tokens that a step computes", least=1)
+    max_num_seqs: int = _setting(256, "most requests that run at the same time", least=1, most=2**16)
+    enable_chunked_prefill: bool = _setting(True, "compute a long prompt in chunks, over several steps")
     long_prefill_token_threshold: int | None = _setting(
         None,
-        "most tokens a request runs in a step others want a share of; default: half a step; 0 = no limit",
-        least=0,
+        "most prompt tokens of one request in a step while other requests wait for a share of it; 0 = no "
+        "limit; default: half of max_num_batched_tokens",
     )
     max_num_partial_prefills: int | None = _setting(
-        None, "most requests that are in the middle of their prompts at once; default: no limit", least=1
+        None, "most requests whose prompts are partly computed at the same time; default: no limit", least=1
     )
     prefill_schedule_interval: int = _setting(
-        1, "only every Nth step runs prompts, as long as others decode; 1 = every step", least=1, most=2**16
+        1, "compute prompts only in every Nth step while other requests decode; 1 = in every step", 1, 2**16
     )
     watermark: float = _setting(
-        0.0, "share of the KV cache that admission leaves free for those who run", least=0, most=0.9
+        0.0, "share of the KV cache that must stay free when a waiting request is admitted", most=0.9
     )
     scheduling_policy: Literal["fcfs", "priority", "fair"] = _setting(
         "fcfs",
-        "who goes first: in order of arrival; by the request's priority; or fair sharing between tenants",
+        "which request goes first: fcfs = the one that arrived first; priority = the one with the lowest "
+        "priority number; fair = tenants get equal shares, or those of tenant_weights",
     )
     priority_aging_s: float = _setting(
-        300.0, "seconds of waiting that count as much as one level of priority; 0 = nothing does"
+        300.0,
+        "priority policy: after this many seconds of waiting a request counts as one priority level more "
+        "urgent, so that none waits for ever; 0 = waiting does not count",
     )
     tenant_weights: Mapping[str, float] | None = _setting(
         None,
-        "shares of tenants under the fair policy, like alice=2,bob=0.5; those not named have 1",
+        "fair policy: the share of each tenant, such as alice=2,bob=0.5; a tenant that is not named has 1",
         least=0.001,
         most=10**6,
     )
     enable_cascade_attention: bool = _setting(
-        True, "attend a beginning that all running requests share once for all of them"
+        True, "when all running requests begin with the same blocks, attend to these once for all of them"
     )
     pipeline_depth: int = _setting(
-        1, "steps in flight at once: with 2 the next one is planned while one runs", least=1, most=8
+        1, "steps in flight at the same time; with 2, the next step is planned while one runs", 1, 8
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationConfig:
-    """What is told of the engine's work while it runs."""
+    """What the engine reports about its work while it runs."""
 
-    log_stats: bool = _setting(False, "log throughput, load and cache hits every 10 seconds, as info")
+    log_stats: bool = _setting(
+        False, "log throughput, load and cache hits every 10 seconds, at the level info"
+    )
     kv_events_endpoint: str | None = _setting(
-        None, "ZeroMQ address to publish changes of the prefix cache at, such as tcp://127.0.0.1:5557"
+        None,
+        "ZeroMQ address at which to publish changes of the prefix cache, such as tcp://127.0.0.1:5557; "
+        "default: publish nothing",
     )
     kv_events_replay_endpoint: str | None = _setting(
-        None, "ZeroMQ address where subscribers ask for events they missed, and for the whole of the cache"
+        None, "ZeroMQ address at which subscribers ask for events that they missed, or for the whole cache"
     )
-    kv_events_topic: str = _setting("kv-events", "what every message of the event stream begins with")
+    kv_events_topic: str = _setting("kv-events", "first frame of every message of the event stream")
     kv_events_buffer_steps: int = _setting(
-        10_000, "steps whose events are kept for replays", least=1, most=2**24
+        10_000, "number of past steps whose events can be replayed", least=1, most=2**24
     )
     kv_events_hwm: int = _setting(
-        100_000, "most messages kept for a slow subscriber before it misses some", least=1, most=2**24
+        100_000, "messages that wait for a slow subscriber before further ones are dropped for it", 1, 2**24
     )
 
 
@@ -174,14 +190,14 @@ class EngineConfig:
     observation: ObservationConfig = field(default_factory=ObservationConfig)
     backend: Literal["auto", "native", "reference"] = _setting(
         AUTO,
-        "what computes: native (C++ kernels) or reference (numpy, slow, the oracle of every test); auto = "
-        "native where it can",
+        "code that computes the model: native = C++ kernels; reference = numpy, slow, what tests compare "
+        "with; auto = native if it can run this model",
     )
     threads: int | None = _setting(
         None,
-        "threads of the native backend; default: all processors this process may use",
-        least=1,
-        most=1024,
+        "threads of the native backend; default: one for each processor that this process may use",
+        1,
+        1024,
     )
 
     def __post_init__(self) -> None:
@@ -194,7 +210,7 @@ class EngineConfig:
         self._check_kv_events()
 
     def _check_backend(self) -> None:
-        """Raise ConfigError for a cache that the backend does not have."""
+        """Raise ConfigError for a KV cache that the backend cannot make."""
         if self.backend != "reference" and self.cache.block_size % KERNEL_BLOCK:
             raise ConfigError(
                 f"block_size is {self.cache.block_size}; it must be a multiple of {KERNEL_BLOCK}, unless "
@@ -204,7 +220,7 @@ class EngineConfig:
             self.require_reference_dtype()
 
     def _check_tenant_weights(self) -> None:
-        """Raise ConfigError for weights that no policy looks at."""
+        """Raise ConfigError for tenant weights without the fair policy."""
         weights, policy = self.scheduler.tenant_weights, self.scheduler.scheduling_policy
         if weights is not None and policy != "fair":
             raise ConfigError(
@@ -213,7 +229,7 @@ class EngineConfig:
             )
 
     def _check_retention(self) -> None:
-        """Raise ConfigError for what is to stay in a cache that there is not."""
+        """Raise ConfigError for a retention interval without prefix caching."""
         interval = self.cache.prefix_cache_retention_interval
         if interval is not None and not self.cache.enable_prefix_caching:
             raise ConfigError(
@@ -222,7 +238,7 @@ class EngineConfig:
             )
 
     def _check_kv_events(self) -> None:
-        """Raise ConfigError for settings of KV events that have nothing to work on."""
+        """Raise ConfigError for settings of KV events that have no effect."""
         endpoint, replay = self.observation.kv_events_endpoint, self.observation.kv_events_replay_endpoint
         if endpoint is not None and not self.cache.enable_prefix_caching:
             raise ConfigError(
@@ -236,23 +252,23 @@ class EngineConfig:
             )
 
     def require_reference_dtype(self) -> None:
-        """Raise ConfigError for a kv_cache_dtype that the reference backend does not have."""
+        """Raise ConfigError unless the reference backend has this kv_cache_dtype."""
         if self.cache.kv_cache_dtype not in (AUTO, "f32"):
             raise ConfigError(
                 f"kv_cache_dtype is {self.cache.kv_cache_dtype}; the reference backend has only f32 (or auto)"
             )
 
     @classmethod
-    def from_settings(cls, **given: Any) -> EngineConfig:
-        """A configuration from flat names (`max_num_seqs=4`), as `LLM(...)` and the command line give them.
+    def from_settings(cls, model: str = DEFAULT_MODEL, **given: Unpack[Settings]) -> EngineConfig:
+        """Make a configuration from settings by name, such as `max_num_seqs=4`.
 
-        Numbers may be texts, whole ones with a unit: `watermark="0.1"`, `kv_cache_memory="2GiB"`,
-        `max_model_len="32k"`. So may numbers by name: `tenant_weights="alice=2,bob=0.5"`. Raises ConfigError,
-        also for a name that is no setting.
+        A number may be a text, and a whole number may have a unit: `watermark="0.1"`, `max_model_len="32k"`,
+        `kv_cache_memory="2GiB"`. A mapping may be a text too: `tenant_weights="alice=2,bob=0.5"`. Raises
+        ConfigError, also for a name that is not a setting.
         """
         known = settings()
         sections: dict[str, dict[str, Any]] = {}
-        for name, value in given.items():
+        for name, value in {"model": model, **given}.items():
             if name not in known:
                 raise ConfigError(f"there is no setting {name!r}; {suggest(name, known)}")
             sections.setdefault(known[name].section, {})[name] = known[name].parse(value)
@@ -266,15 +282,15 @@ class EngineConfig:
 
 
 class Setting(NamedTuple):
-    """What is known of one setting."""
+    """A setting: where it is, which types and values it may have."""
 
     section: str  # the field of EngineConfig that holds it; "" for EngineConfig itself
     kinds: tuple[Any, ...]  # its types; a Literal is one of them
     field: Field[Any]
 
     def parse(self, value: Any) -> Any:
-        """What a text stands for, where this is a setting of numbers; a copy of a mapping of them; anything
-        else as it is.
+        """Turn a text into the number or the mapping that it stands for, and copy a mapping. Return any other
+        text or value as it is.
         """
         if _NUMBERS_BY_NAME in self.kinds:
             numbers = _numbers_by_name(value) if isinstance(value, str) else value
@@ -286,7 +302,7 @@ class Setting(NamedTuple):
         return _number(value) if float in self.kinds else value
 
     def check(self, name: str, value: Any) -> None:
-        """Raise ConfigError, saying what is allowed, for a value that is not."""
+        """Raise ConfigError for a value that is not allowed. The message says which values are."""
         if any(self._allows(kind, value) for kind in self.kinds):
             return
         given = f"is {value!r:.80}"
@@ -311,7 +327,7 @@ class Setting(NamedTuple):
         return isinstance(key, str) and key != "" and self._allows(float, number)
 
     def _describe_allowed(self, value: Any) -> str:
-        """What is allowed, in words for someone who gave `value`."""
+        """Say in words which values are allowed. How much it says depends on the refused `value`."""
         least, most = self.field.metadata["least"], self.field.metadata["most"]
         too_large = isinstance(value, str) or (type(value) in (int, float) and value > most)
         limits = f" of at least {least}" + (f" and at most {most}" if most < MOST or too_large else "")
@@ -328,7 +344,7 @@ class Setting(NamedTuple):
 
 
 def _whole_number(text: str) -> int | str:
-    """A number, with a unit or without; a text that is none as it is."""
+    """Read a number, with or without a unit. A text that is not a number is returned as it is."""
     match = _NUMBER.fullmatch(text.lower())
     if match is None:
         return text
@@ -337,7 +353,7 @@ def _whole_number(text: str) -> int | str:
 
 
 def _number(text: str) -> float | str:
-    """A number; a text that is none as it is."""
+    """Read a number. A text that is not a number is returned as it is."""
     try:
         return float(text)
     except ValueError:
@@ -345,7 +361,7 @@ def _number(text: str) -> float | str:
 
 
 def _numbers_by_name(text: str) -> dict[str, float | str] | str:
-    """`alice=2,bob=0.5` as a mapping; a text that gives a name twice as it is."""
+    """Read `alice=2,bob=0.5` as a mapping. A text that names someone twice is returned as it is."""
     pairs = [pair.rpartition("=") for pair in text.split(",") if pair.strip()]
     numbers = {name.strip(): _number(number) for name, _, number in pairs}
     return numbers if len(numbers) == len(pairs) else text
@@ -353,7 +369,7 @@ def _numbers_by_name(text: str) -> dict[str, float | str] | str:
 
 @functools.cache
 def settings() -> Mapping[str, Setting]:
-    """Every setting by its name, in the order of the fields."""
+    """All settings by name, in the order of the fields."""
     found: dict[str, Setting] = {}
     for name, kind in get_type_hints(EngineConfig).items():
         section = name if is_dataclass(kind) else ""
@@ -368,5 +384,5 @@ def settings() -> Mapping[str, Setting]:
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
-    """The types that an annotation allows: the members of a union, or the one type it is."""
+    """The types that an annotation allows: the members of a union, or the single type."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

@@ -1,7 +1,7 @@
-"""Logging: the standard `logging` tree under "octavo", shown on stderr from the level in OCTAVO_LOG on.
+"""Logging: Python's `logging` under the name "octavo", written to standard error.
 
-Importing changes nothing. A program sets logging up as it likes, before or after; where it has not, the
-engine shows its log.
+OCTAVO_LOG sets the lowest level that is written. Importing this module changes nothing. A program that sets
+up `logging` itself, before or after the engine starts, takes precedence: the engine then writes nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _LEVELS = {
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of one module (`name` is its `__name__`)."""
+    """The logger of the module whose `__name__` is `name`."""
     return logging.getLogger(name)
 
 
 def set_up_logging(default_level: str = "warning") -> None:
-    """Show the log on stderr, from the level in OCTAVO_LOG on, or from `default_level` if that is not set.
-    Handlers and levels of the program's own go before.
+    """Write records to standard error, from the level in OCTAVO_LOG up, or from `default_level` if that
+    variable is not set. Handlers and levels that the program set take precedence.
 
-    Called again it shows what is asked for in addition. Raises ConfigError for a level that there is not.
+    A second call can only lower the level. Raises ConfigError for an unknown level.
     """
     level = (os.environ.get("OCTAVO_LOG") or default_level).lower()
     if level not in _LEVELS:
@@ -47,7 +47,7 @@ def set_up_logging(default_level: str = "warning") -> None:
 
 
 def ensure_logging(default_level: str) -> None:
-    """`set_up_logging`, unless the program has set up logging itself: then all is left as it is."""
+    """Call `set_up_logging`, unless the program has set up logging itself."""
     logger = logging.getLogger("octavo")
     has_no_level = logger.level == logging.NOTSET
     if not _has_other_handlers(logger) and (has_no_level or _handler_of(logger) is not None):
@@ -55,24 +55,24 @@ def ensure_logging(default_level: str) -> None:
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what is standard error at the time: notebooks and tests put something else in its place.
+    """Writes to the current `sys.stderr`, which notebooks and tests replace.
 
-    Silent while the program has handlers of its own, so that no line is shown twice.
+    It writes nothing while the program has handlers of its own, so that no line appears twice.
     """
 
     def __init__(self, shown_level: int) -> None:
-        """`shown_level` is the logger's, until the program sets another."""
+        """`shown_level` is the level that Octavo gave the logger."""
         logging.Handler.__init__(self)
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         self.shown_level = shown_level
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Where the next line goes."""
+        """The file that the next line is written to."""
         return sys.stderr
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, if nobody else does."""
+        """Write a line, unless the program has handlers of its own."""
         if not _has_other_handlers(logging.getLogger("octavo")):
             super().emit(record)
 

@@ -13,6 +13,7 @@ from octavo.types.kv import (
     CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
+    LatentAttentionSpec,
     RecurrentStateSpec,
     SlidingWindowSpec,
 )
@@ -185,6 +186,7 @@ def make_fake_group(spec: KVCacheSpec) -> FakeGroup:
     """What a worker does for a group of this kind."""
     kinds: dict[type[KVCacheSpec], type[FakeGroup]] = {
         FullAttentionSpec: FakeGroup,
+        LatentAttentionSpec: FakeGroup,
         SlidingWindowSpec: FakeWindow,
         ChunkedLocalAttentionSpec: FakeChunk,
         RecurrentStateSpec: FakeRecurrence,

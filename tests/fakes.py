@@ -182,7 +182,7 @@ def run_to_end(core: EngineCore, max_steps: int = 1000) -> dict[str, list[Engine
             return news
         for output in core.step().outputs:
             news.setdefault(output.request_id, []).append(output)
-        core.scheduler.check()
+        core.check()
     raise AssertionError(f"not done after {max_steps} steps: {list(core.scheduler.requests.values())}")
 
 

@@ -66,7 +66,7 @@ def test_numbers_may_have_units(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize(("text", "number"), [("0.1", 0.1), ("1e-3", 0.001), ("0", 0.0)])
-def test_numbers_that_need_not_be_whole_may_be_texts_too(text: str, number: float) -> None:
+def test_fractions_may_be_texts(text: str, number: float) -> None:
     assert EngineConfig.from_settings(watermark=text).scheduler.watermark == number
 
 
@@ -86,11 +86,11 @@ def fair(weights: Any) -> Any:
         (None, None),
     ],
 )
-def test_weights_of_tenants_are_numbers_by_name_or_such_a_text(given: Any, weights: Any) -> None:
+def test_tenant_weights_may_be_a_mapping_or_a_text(given: Any, weights: Any) -> None:
     assert fair(given) == weights
 
 
-def test_weights_that_were_checked_do_not_change_with_what_was_given() -> None:
+def test_tenant_weights_are_copied() -> None:
     given = {"alice": 2.0}
     weights = fair(given)
     given["alice"] = 0.0
@@ -117,14 +117,14 @@ def test_weights_that_were_checked_do_not_change_with_what_was_given() -> None:
         (2, "is 2"),
     ],
 )
-def test_weights_that_are_none_are_named(given: Any, named: str) -> None:
+def test_the_message_names_the_tenant_weights_that_are_refused(given: Any, named: str) -> None:
     allowed = "numbers of at least 0.001 and at most 1000000 by name, each name once, like alice=2,bob=0.5"
     with pytest.raises(ConfigError, match=re.escape(f"tenant_weights {named}; it must be {allowed}")):
         fair(given)
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_weights_that_no_policy_looks_at_are_refused(policy: str) -> None:
+def test_tenant_weights_without_the_fair_policy_are_refused(policy: str) -> None:
     refused = f"is {{'alice': 2}}, but under the {policy} policy .* set scheduling_policy to fair"
     with pytest.raises(ConfigError, match=refused):
         EngineConfig.from_settings(scheduling_policy=policy, tenant_weights={"alice": 2})
@@ -132,12 +132,12 @@ def test_weights_that_no_policy_looks_at_are_refused(policy: str) -> None:
         EngineConfig.from_settings(scheduling_policy=policy, tenant_weights={"alice": 0})
 
 
-def test_what_stays_in_a_cache_that_there_is_not_is_refused() -> None:
+def test_a_retention_interval_without_prefix_caching_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"prefix_cache_retention_interval is 64, but .* turn it on"):
         EngineConfig.from_settings(prefix_cache_retention_interval=64, enable_prefix_caching=False)
 
 
-def test_auto_is_a_context_length_and_stays_a_word() -> None:
+def test_max_model_len_may_be_auto() -> None:
     assert EngineConfig.from_settings(max_model_len="auto").model.max_model_len == "auto"
 
 
@@ -146,19 +146,19 @@ def test_every_setting_has_a_help_text_and_an_allowed_default() -> None:
     assert all(setting.field.metadata["help"] for setting in settings().values())
 
 
-def test_a_configuration_made_without_flat_names_is_checked_too() -> None:
+def test_a_configuration_made_from_its_sections_is_checked_too() -> None:
     from octavo.config import CacheConfig
 
     with pytest.raises(ConfigError, match="block_size is 0"):
         EngineConfig(cache=CacheConfig(block_size=0))
 
 
-def test_blocks_of_the_reference_backend_hold_any_number_of_tokens() -> None:
+def test_the_reference_backend_takes_any_block_size() -> None:
     assert EngineConfig.from_settings(block_size=24, backend="reference").cache.block_size == 24
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3"])
-def test_the_reference_backend_has_no_narrow_cache(dtype: str) -> None:
+def test_the_reference_backend_refuses_other_cache_types_than_f32(dtype: str) -> None:
     with pytest.raises(ConfigError, match=f"kv_cache_dtype is {dtype}; the reference backend has only f32"):
         EngineConfig.from_settings(kv_cache_dtype=dtype, backend="reference")
     EngineConfig.from_settings(kv_cache_dtype="f32", backend="reference")

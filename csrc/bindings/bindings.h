@@ -5,7 +5,7 @@
 
 namespace octavo {
 
-void bind_platform(nanobind::module_& module);  // instruction sets; Engine: threads and what they run
+void bind_platform(nanobind::module_& module);  // instruction sets; Device: threads and what they run
 void bind_packing(nanobind::module_& module);   // memory, and matrices packed into it
 void bind_kv_cache(nanobind::module_& module);
 void bind_program(nanobind::module_& module);  // packed matrices and programs of them

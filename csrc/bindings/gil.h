@@ -6,7 +6,7 @@
 
 namespace octavo {
 
-// The calling thread is without the interpreter's lock from here on; when this is destroyed, it has it again.
+// Releases the interpreter's lock when it is made, and takes it again when it is destroyed.
 //
 // Once the interpreter finalizes, only the thread that finalizes it gets the lock. Any other hangs, until the
 // process ends: Python sees to that from 3.14 on. Before, it calls pthread_exit, which glibc makes an

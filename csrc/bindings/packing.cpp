@@ -13,7 +13,7 @@
 #include "bindings/formats.h"
 #include "bindings/gil.h"
 #include "platform/memory.h"
-#include "program/engine.h"
+#include "program/device.h"
 
 namespace nb = nanobind;
 
@@ -35,8 +35,8 @@ struct FileMatrix {
 int64_t checked_k(Format format, int64_t k) {
     const FormatInfo& f = info(format);
     constexpr int64_t LARGEST = std::numeric_limits<int32_t>::max();
-    require(0 < k && k <= LARGEST && k % f.block == 0, "k is ", k, "; ", f.name, " takes a multiple of ",
-            f.block, " from ", f.block, " to ", LARGEST);
+    require(0 < k && k <= LARGEST && k % f.quant_block == 0, "k is ", k, "; ", f.name,
+            " takes a multiple of ", f.quant_block, " from ", f.quant_block, " to ", LARGEST);
     return k;
 }
 
@@ -50,9 +50,9 @@ FileMatrix file_matrix(const std::string& format_name, const Array<uint8_t, 2>& 
     return {format, n, k, rows.data()};
 }
 
-void pack_on_all_threads(Engine& engine, const FileMatrix& matrix, uint8_t* panels, int64_t panel_stride) {
+void pack_on_all_threads(Device& device, const FileMatrix& matrix, uint8_t* panels, int64_t panel_stride) {
     const WithoutGil without_gil;
-    engine.pool.run([&](Worker& worker) {
+    device.pool.run([&](Worker& worker) {
         const Range range = share(matrix.num_panels(), worker);
         pack_panels(matrix.format, matrix.rows, matrix.n, matrix.k, range.begin, range.end, panels,
                     panel_stride);
@@ -67,15 +67,15 @@ nb::ndarray<nb::numpy, T> new_array(size_t num_rows, size_t num_columns) {
     return nb::ndarray<nb::numpy, T>(memory->data(), {num_rows, num_columns}, owner);
 }
 
-nb::ndarray<nb::numpy, uint8_t> pack(Engine& engine, const std::string& format, nb::handle rows, int64_t k) {
+nb::ndarray<nb::numpy, uint8_t> pack(Device& device, const std::string& format, nb::handle rows, int64_t k) {
     const auto array = array_of<uint8_t, 2>(rows, "rows");
     const FileMatrix matrix = file_matrix(format, array, k);
     auto panels = new_array<uint8_t>(matrix.num_panels(), matrix.panel_bytes());
-    pack_on_all_threads(engine, matrix, panels.data(), matrix.panel_bytes());
+    pack_on_all_threads(device, matrix, panels.data(), matrix.panel_bytes());
     return panels;
 }
 
-void pack_into(Engine& engine, const std::string& format, nb::handle rows, int64_t k, Memory& memory,
+void pack_into(Device& device, const std::string& format, nb::handle rows, int64_t k, Memory& memory,
                int64_t offset, int64_t panel_stride) {
     const auto array = array_of<uint8_t, 2>(rows, "rows");
     const FileMatrix matrix = file_matrix(format, array, k);
@@ -89,7 +89,7 @@ void pack_into(Engine& engine, const std::string& format, nb::handle rows, int64
     require(last_may_begin >= 0 && num_panels - 1 <= last_may_begin / panel_stride, num_panels, " panels of ",
             panel_bytes, " bytes, every ", panel_stride, " from ", offset, " on, do not fit into memory of ",
             size, " bytes");
-    pack_on_all_threads(engine, matrix, memory.data() + offset, panel_stride);
+    pack_on_all_threads(device, matrix, memory.data() + offset, panel_stride);
 }
 
 int64_t panel_bytes(const std::string& format_name, int64_t k) {
@@ -119,11 +119,11 @@ void bind_packing(nb::module_& module) {
     module.def("panel_bytes", &panel_bytes, nb::arg("format"), nb::arg("k"),
                "Bytes of a packed panel: 16 outputs of `k` inputs in `format`, a multiple of 64. Raises "
                "ValueError.");
-    module.def("pack", &pack, nb::arg("engine"), nb::arg("format"), nb::arg("rows"), nb::arg("k"),
+    module.def("pack", &pack, nb::arg("device"), nb::arg("format"), nb::arg("rows"), nb::arg("k"),
                "The matrix [n, k] whose file has `rows`, uint8 [n, row bytes], as uint8 [panels, "
                "panel_bytes]. Raises ValueError.");
     module.def(
-        "pack_into", &pack_into, nb::arg("engine"), nb::arg("format"), nb::arg("rows"), nb::arg("k"),
+        "pack_into", &pack_into, nb::arg("device"), nb::arg("format"), nb::arg("rows"), nb::arg("k"),
         nb::arg("memory"), nb::arg("offset"), nb::arg("panel_stride"),
         "The same into `memory`: panel p begins at byte offset + p * panel_stride. Raises ValueError, before "
         "anything is written, for a matrix that is not one or does not fit.");

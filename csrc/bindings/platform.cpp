@@ -10,7 +10,7 @@
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "platform/cpu.h"
-#include "program/engine.h"
+#include "program/device.h"
 
 namespace nb = nanobind;
 
@@ -18,7 +18,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int MAX_THREADS = 1024;  // processors that a cpu_set_t has room for
+constexpr int MAX_THREADS = 1024;  // processors that a cpu_set_t can hold
 constexpr InstructionSet ALL[] = {InstructionSet::portable, InstructionSet::avx2, InstructionSet::avx512,
                                   InstructionSet::avx512_bf16, InstructionSet::amx};
 
@@ -67,11 +67,11 @@ void check_num_threads(int num_threads) {
     }
 }
 
-void make_engine(Engine* engine, const std::string& instruction_set, int num_threads) {
+void make_device(Device* device, const std::string& instruction_set, int num_threads) {
     const InstructionSet set = instruction_set_of(instruction_set);
     check_num_threads(num_threads);
     check_usable(set);
-    new (engine) Engine(set, num_threads);
+    new (device) Device(set, num_threads);
 }
 
 }  // namespace
@@ -80,19 +80,19 @@ void bind_platform(nb::module_& module) {
     module.def("usable_instruction_sets", usable_names,
                "The instruction sets that are compiled in and that this machine can run, slowest first.");
 
-    nb::class_<Engine>(module, "Engine", "Threads, and the kernels that they run.")
-        .def("__init__", make_engine, nb::arg("instruction_set"), nb::arg("num_threads"),
+    nb::class_<Device>(module, "Device", "Threads, and the kernels that they run.")
+        .def("__init__", make_device, nb::arg("instruction_set"), nb::arg("num_threads"),
              "Starts `num_threads` threads, the calling one included.\n\n"
              "Raises ValueError for an unknown instruction set or a number of threads that is not from 1 to\n"
              "1024, RuntimeError where this machine cannot run it.")
         .def_prop_ro(
-            "instruction_set", [](const Engine& engine) { return name_of(engine.instruction_set); },
+            "instruction_set", [](const Device& device) { return name_of(device.instruction_set); },
             "The instruction set of its kernels.")
         .def_prop_ro(
-            "num_threads", [](const Engine& engine) { return engine.pool.num_threads(); },
+            "num_threads", [](const Device& device) { return device.pool.num_threads(); },
             "How many threads run a job, the one that asks for it included.")
         .def(
-            "barrier_ns", [](Engine& engine) { return engine.pool.barrier_ns(); },
+            "barrier_ns", [](Device& device) { return device.pool.barrier_ns(); },
             nb::call_guard<WithoutGil>(),
             "Nanoseconds that a barrier of all threads takes, the median of a few milliseconds: the state "
             "of\n"

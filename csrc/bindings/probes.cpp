@@ -15,7 +15,7 @@
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "platform/memory.h"
-#include "program/engine.h"
+#include "program/device.h"
 
 namespace nb = nanobind;
 
@@ -46,19 +46,19 @@ double fastest(ThreadPool& pool, const std::function<void(Worker&)>& job) {
     return least;
 }
 
-double measure_read_bandwidth(Engine& engine, int64_t num_bytes) {
+double measure_read_bandwidth(Device& device, int64_t num_bytes) {
     if (num_bytes < 64 * 1024) {
         throw nb::value_error(
             ("num_bytes is " + std::to_string(num_bytes) + "; it must be at least 65536").c_str());
     }
     const WithoutGil without_gil;
     const Memory memory(num_bytes);
-    engine.pool.run([&](Worker& worker) {  // pages that nobody has written to are all one page
+    device.pool.run([&](Worker& worker) {  // pages that were never written to are all one page
         const Range bytes = share(num_bytes, worker);
         std::memset(memory.data() + bytes.begin, 1, bytes.end - bytes.begin);
     });
-    return num_bytes / fastest(engine.pool, [&](Worker& worker) {
-               engine.kernels->probe_memory(memory.data(), num_bytes, worker);
+    return num_bytes / fastest(device.pool, [&](Worker& worker) {
+               device.kernels->probe_memory(memory.data(), num_bytes, worker);
            });
 }
 
@@ -73,12 +73,12 @@ Arithmetic arithmetic_named(const std::string& name) {
     throw nb::value_error(("there is no arithmetic '" + name + "'; there are " + known).c_str());
 }
 
-double measure_arithmetic(Engine& engine, const std::string& name) {
+double measure_arithmetic(Device& device, const std::string& name) {
     const Arithmetic arithmetic = arithmetic_named(name);
     const WithoutGil without_gil;
-    std::vector<int64_t> num_operations(engine.pool.num_threads());
-    const double seconds = fastest(engine.pool, [&](Worker& worker) {
-        num_operations[worker.index] = engine.kernels->probe_arithmetic(arithmetic, NUM_ROUNDS, worker);
+    std::vector<int64_t> num_operations(device.pool.num_threads());
+    const double seconds = fastest(device.pool, [&](Worker& worker) {
+        num_operations[worker.index] = device.kernels->probe_arithmetic(arithmetic, NUM_ROUNDS, worker);
     });
     int64_t total = 0;
     for (const int64_t each : num_operations) {
@@ -90,10 +90,10 @@ double measure_arithmetic(Engine& engine, const std::string& name) {
 }  // namespace
 
 void bind_probes(nb::module_& module) {
-    module.def("measure_read_bandwidth", &measure_read_bandwidth, nb::arg("engine"), nb::arg("num_bytes"),
+    module.def("measure_read_bandwidth", &measure_read_bandwidth, nb::arg("device"), nb::arg("num_bytes"),
                "Bytes per second that all threads together read from a buffer of `num_bytes`, at best.");
     module.def(
-        "measure_arithmetic", &measure_arithmetic, nb::arg("engine"), nb::arg("arithmetic"),
+        "measure_arithmetic", &measure_arithmetic, nb::arg("device"), nb::arg("arithmetic"),
         "Multiplications and additions per second of all threads together, at best, of 'f32', 'bf16',\n"
         "'int8', 'bf16_tiles' or 'int8_tiles' (0 where the instruction set has no tiles).");
 }

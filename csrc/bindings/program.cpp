@@ -21,8 +21,8 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t MOST = (int64_t{1} << 31) - 1;  // of anything: what an int holds
-constexpr int64_t MOST_INPUTS = 1 << 15;  // of a matrix: what each thread's scratch memory has room for
+constexpr int64_t MOST = (int64_t{1} << 31) - 1;  // of any size or offset: an int must hold it
+constexpr int64_t MOST_INPUTS = 1 << 15;  // of a matrix: each thread's scratch memory is sized for this many
 
 nb::tuple format_names() {
     nb::list names;
@@ -36,7 +36,7 @@ void make_matrix(OwnedMatrix* self, nb::object memory, int64_t offset, const std
                  int64_t k, int64_t panel_stride, nb::object bias) {
     const Memory& arena = nb::cast<const Memory&>(memory);
     PackedMatrix matrix{format_named(format), n, k, nullptr, panel_stride, nullptr};
-    const int block = info(matrix.format).block;
+    const int block = info(matrix.format).quant_block;
     require(0 < n && n <= MOST && 0 < k && k <= MOST_INPUTS && k % block == 0, "the matrix is ", n, " x ", k,
             "; both must be positive, and the second a multiple of ", block, ", at most ", MOST_INPUTS);
     const int64_t num_panels = round_up(n, PANEL) / PANEL,
@@ -60,8 +60,8 @@ void make_matrix(OwnedMatrix* self, nb::object memory, int64_t offset, const std
 
 }  // namespace
 
-OwnedProgram::OwnedProgram(nb::object engine) : program_(nb::cast<Engine&>(engine)) {
-    owners_.push_back(std::move(engine));
+OwnedProgram::OwnedProgram(nb::object device) : program_(nb::cast<Device&>(device)) {
+    owners_.push_back(std::move(device));
 }
 
 int OwnedProgram::add_input(const std::string& name, int num_columns) {
@@ -77,13 +77,13 @@ int OwnedProgram::add_buffer(int64_t offset, int num_columns) {
     return program_.add_buffer(offset, num_columns);
 }
 
-void OwnedProgram::add_output(const Place& place) {
-    outputs_.push_back(write(place, "output"));
+void OwnedProgram::add_output(const Operand& operand) {
+    outputs_.push_back(write(operand, "output"));
 }
 
 nb::tuple OwnedProgram::run(int64_t num_tokens, nb::handle token_ids, nb::handle positions,
-                            nb::sequence groups, nb::sequence inputs) {
-    const StepInputs step = check_step(needs_, num_tokens, token_ids, positions, groups, inputs);
+                            nb::sequence groups, nb::sequence inputs, nb::dict rows_inputs) {
+    const StepInputs step = check_step(needs_, num_tokens, token_ids, positions, groups, inputs, rows_inputs);
     Arena arena;
     {
         const WithoutGil without_gil;
@@ -108,32 +108,18 @@ void bind_program(nb::module_& module) {
                             "A matrix [n, k] in a Memory, and the bias [n] of its outputs.")
         .def("__init__", &make_matrix, nb::kw_only(), "memory"_a, "offset"_a, "format"_a, "n"_a, "k"_a,
              "panel_stride"_a, "bias"_a.none());
-    nb::class_<OwnedProgram>(
+    ProgramClass program(
         module, "Program",
-        "Instructions over planned buffers (csrc/program/instructions.h). Operands are tuples\n"
-        "(buffer, first column, number of columns).")
-        .def(nb::init<nb::object>(), "engine"_a)
+        "Instructions over planned buffers (csrc/program/instructions.h), each added by the method of "
+        "its\nname. Operands are tuples (buffer, first column, number of columns).");
+    program.def(nb::init<nb::object>(), "device"_a)
         .def("add_input", &OwnedProgram::add_input, "name"_a, "num_columns"_a)
         .def("add_buffer", &OwnedProgram::add_buffer, "offset"_a, "num_columns"_a)
-        .def("add_output", &OwnedProgram::add_output, "place"_a)
-        .def("embedding", &OwnedProgram::embedding, nb::kw_only(), "format"_a, "table"_a, "k"_a, "scale"_a,
-             "out"_a)
-        .def("rope_angles", &OwnedProgram::rope_angles, nb::kw_only(), "frequencies"_a, "magnitude"_a,
-             "out"_a)
-        .def("rms_norm", &OwnedProgram::rms_norm, nb::kw_only(), "x"_a, "weight"_a, "eps"_a,
-             "residual"_a.none(), "out"_a)
-        .def("linear", &OwnedProgram::linear, nb::kw_only(), "x"_a, "norm_weight"_a.none(), "norm_eps"_a,
-             "parts"_a, "activation"_a, "residual"_a.none(), "out"_a)
-        .def("activate_and_mul", &OwnedProgram::activate_and_mul, nb::kw_only(), "x"_a, "activation"_a,
-             "out"_a)
-        .def("rope", &OwnedProgram::rope, nb::kw_only(), "x"_a, "angles"_a, "style"_a, "head_size"_a,
-             "rotary_size"_a, "out"_a)
-        .def("attention_inputs", &OwnedProgram::attention_inputs, nb::kw_only(), "q"_a, "k"_a, "v"_a,
-             "angles"_a.none(), "style"_a, "rotary_size"_a, "scale"_a, "cache"_a, "group"_a, "out"_a)
-        .def("attention", &OwnedProgram::attention, nb::kw_only(), "q"_a, "cache"_a, "group"_a, "causal"_a,
-             "window"_a, "soft_cap"_a, "sinks"_a.none(), "out"_a)
+        .def("add_output", &OwnedProgram::add_output, "operand"_a)
         .def("run", &OwnedProgram::run, "num_tokens"_a, "token_ids"_a.none(), "positions"_a.none(),
-             "groups"_a, "inputs"_a, "Run a step; returns the outputs, each float32 [num_tokens, columns].");
+             "groups"_a, "inputs"_a, "rows_inputs"_a = nb::dict(),
+             "Run a step; returns the outputs, each float32 [num_tokens, columns].");
+    bind_instructions(program);
 }
 
 }  // namespace octavo

@@ -17,7 +17,7 @@
 #include "bindings/gil.h"
 #include "platform/memory.h"
 #include "platform/per_process.h"
-#include "program/engine.h"
+#include "program/device.h"
 
 namespace nb = nanobind;
 
@@ -42,12 +42,31 @@ LogitBias read_bias(nb::handle bias, int64_t num_rows) {
     return {tokens, numbers<float>(bias.attr("values"), "bias.values", tokens.offsets[num_rows])};
 }
 
+// Seen tokens are not looked at: the kernel passes over those outside the vocabulary or the table of counts.
 Penalties read_penalties(nb::handle penalties, int64_t num_rows) {
-    return {numbers<float>(penalties.attr("repetition"), "penalties.repetition", num_rows),
-            numbers<float>(penalties.attr("frequency"), "penalties.frequency", num_rows),
-            numbers<float>(penalties.attr("presence"), "penalties.presence", num_rows),
-            read_token_lists(penalties.attr("prompt"), "penalties.prompt", num_rows),
-            read_token_lists(penalties.attr("output"), "penalties.output", num_rows)};
+    const auto seen = array_of<int32_t, 2>(penalties.attr("seen"), "penalties.seen");
+    const auto counts = array_of<int32_t, 2>(penalties.attr("counts"), "penalties.counts");
+    Penalties p;
+    p.repetition = numbers<float>(penalties.attr("repetition"), "penalties.repetition", num_rows);
+    p.frequency = numbers<float>(penalties.attr("frequency"), "penalties.frequency", num_rows);
+    p.presence = numbers<float>(penalties.attr("presence"), "penalties.presence", num_rows);
+    p.rows = numbers<int64_t>(penalties.attr("rows"), "penalties.rows", num_rows);
+    p.seen = seen.data();
+    p.counts = counts.data();
+    p.max_seen = static_cast<int64_t>(seen.shape(1));
+    p.num_counts = static_cast<int64_t>(counts.shape(1));
+    const auto num_table_rows = static_cast<int64_t>(seen.shape(0));
+    p.num_seen = numbers<int64_t>(penalties.attr("num_seen"), "penalties.num_seen", num_table_rows);
+    require(static_cast<int64_t>(counts.shape(0)) == num_table_rows, "penalties.counts has ", counts.shape(0),
+            " rows; it must have as many as penalties.seen, ", num_table_rows);
+    for (int64_t i = 0; i < num_rows; ++i) {
+        const int64_t row = p.rows[i];
+        require(0 <= row && row < num_table_rows, "penalties.rows holds ", row, "; the tables have ",
+                num_table_rows, " rows");
+        require(0 <= p.num_seen[row] && p.num_seen[row] <= p.max_seen, "penalties.num_seen holds ",
+                p.num_seen[row], "; it must be from 0 to the ", p.max_seen, " columns of penalties.seen");
+    }
+    return p;
 }
 
 // Kernels rely on these to come to an end.
@@ -102,7 +121,7 @@ class NewArray {
     std::unique_ptr<T[]> numbers_;
 };
 
-// Room for a step's logprobs, and for a row of it that wants some, one place for the chosen token's.
+// Arrays for the logprobs of a step. A row that asks for logprobs has one entry more, for the chosen token.
 struct Logprobs {
     NewArray<int64_t> offsets, counts, ranks;
     NewArray<int32_t> token_ids;
@@ -123,13 +142,13 @@ struct Logprobs {
                 ranks.data(), token_ids.data(), values.data()};
     }
 
-    nb::object release() {
+    nb::tuple release() {
         return nb::make_tuple(offsets.release(), counts.release(), ranks.release(), token_ids.release(),
                               values.release());
     }
 };
 
-// Where each row's logprobs begin, if it wants `num_logprobs` beside the chosen token's.
+// The entry at which each row's logprobs begin: the chosen token's, then `num_logprobs` others.
 NewArray<int64_t> make_offsets(const int32_t* num_logprobs, int64_t num_rows, int64_t vocab_size) {
     NewArray<int64_t> offsets(num_rows + 1);
     int64_t total = 0;
@@ -145,8 +164,8 @@ NewArray<int64_t> make_offsets(const int32_t* num_logprobs, int64_t num_rows, in
 
 class Sampler {
   public:
-    Sampler(Engine& engine, std::optional<int64_t> num_token_ids, bool processed, bool normalized)
-        : engine_(engine),
+    Sampler(Device& device, std::optional<int64_t> num_token_ids, bool processed, bool normalized)
+        : device_(device),
           num_token_ids_(num_token_ids.value_or(MAX_VOCAB_SIZE)),
           processed_(processed),
           normalized_(normalized) {
@@ -164,10 +183,10 @@ class Sampler {
         a.token_ids = token_ids.data();
         run(a);
         const bool any_wanted = a.logprobs.offsets[a.num_rows] > 0;
-        return nb::make_tuple(token_ids.release(), any_wanted ? logprobs.release() : nb::none());
+        return nb::make_tuple(token_ids.release(), any_wanted ? nb::object(logprobs.release()) : nb::none());
     }
 
-    nb::object gather_logprobs(nb::handle logits, nb::handle token_ids, int64_t num_logprobs) {
+    nb::tuple gather_logprobs(nb::handle logits, nb::handle token_ids, int64_t num_logprobs) {
         SampleArguments a = begin(logits);
         require(0 <= num_logprobs, "num_logprobs is ", num_logprobs, "; it must not be negative");
         a.given_token_ids = numbers<int64_t>(token_ids, "token_ids", a.num_rows);
@@ -200,39 +219,37 @@ class Sampler {
         if (a.vocab_size > scratch.vocab_size) {
             allocate(scratch, a.vocab_size);
         }
-        a.scratch = scratch.places;
+        a.scratch = scratch.arrays;
         return a;
     }
 
     struct Scratch {
         Memory memory{0};
-        SampleScratch places{};
+        SampleScratch arrays{};
         int64_t vocab_size = 0;
     };
 
     void allocate(Scratch& scratch, int64_t vocab_size) const {
-        const int64_t num_threads = engine_.pool.num_threads();
+        const int64_t num_threads = device_.pool.num_threads();
         const int64_t num_partials = std::max((vocab_size + CHUNK_TOKENS - 1) / CHUNK_TOKENS, num_threads);
         const int64_t size = num_threads * vocab_size;
         const int64_t partial_bytes = num_threads * 2 * num_partials * PARTIAL_BYTES;
-        scratch.memory =
-            Memory(partial_bytes + size * (2 * sizeof(uint64_t) + sizeof(float) + sizeof(uint32_t)));
-        SampleScratch& places = scratch.places;
-        places.num_partials = num_partials;
-        places.partials = scratch.memory.data();
-        places.entries = reinterpret_cast<uint64_t*>(places.partials + partial_bytes);
-        places.sorted = places.entries + size;
-        places.adjusted = reinterpret_cast<float*>(places.sorted + size);
-        places.counts = reinterpret_cast<uint32_t*>(places.adjusted + size);
+        scratch.memory = Memory(partial_bytes + size * (2 * sizeof(uint64_t) + sizeof(float)));
+        SampleScratch& arrays = scratch.arrays;
+        arrays.num_partials = num_partials;
+        arrays.partials = scratch.memory.data();
+        arrays.entries = reinterpret_cast<uint64_t*>(arrays.partials + partial_bytes);
+        arrays.sorted = arrays.entries + size;
+        arrays.adjusted = reinterpret_cast<float*>(arrays.sorted + size);
         scratch.vocab_size = vocab_size;
     }
 
     void run(const SampleArguments& a) {
         const WithoutGil without_gil;
-        engine_.pool.run([&](Worker& worker) { engine_.kernels->sample(a, worker); });
+        device_.pool.run([&](Worker& worker) { device_.kernels->sample(a, worker); });
     }
 
-    Engine& engine_;
+    Device& device_;
     int64_t num_token_ids_;
     bool processed_, normalized_;
     PerProcess<Scratch> scratch_{[] { return std::make_unique<Scratch>(); }};
@@ -242,8 +259,8 @@ class Sampler {
 
 void bind_sampling(nb::module_& module) {
     nb::class_<Sampler>(module, "Sampler",
-                        "Samples on all threads of an engine. Not to be called by two threads at once.")
-        .def(nb::init<Engine&, std::optional<int64_t>, bool, bool>(), nb::arg("engine"),
+                        "Samples on all threads of a device. Not to be called by two threads at once.")
+        .def(nb::init<Device&, std::optional<int64_t>, bool, bool>(), nb::arg("device"),
              nb::arg("num_token_ids").none(), nb::arg("processed"), nb::arg("normalized"),
              nb::keep_alive<1, 2>(),
              "`num_token_ids`: ids the tokenizer knows, None for all. `processed`, `normalized`: which "

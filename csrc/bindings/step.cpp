@@ -32,8 +32,8 @@ void check_blocks(const AttentionGroup& group, const StepNeeds::Group& cache) {
     for (int request = 0; request < group.num_reqs; ++request) {
         const int64_t num_blocks =
             (static_cast<int64_t>(group.seq_lens[request]) + cache.block_size - 1) / cache.block_size;
-        require(num_blocks <= group.block_table_stride, "block_table has room for ", group.block_table_stride,
-                " blocks, and request ", request, " needs ", num_blocks);
+        require(num_blocks <= group.block_table_stride, "block_table has ", group.block_table_stride,
+                " columns, one for each block, and request ", request, " needs ", num_blocks);
         const int32_t* block_ids = group.block_table + request * group.block_table_stride;
         for (int64_t i = 0; i < num_blocks; ++i) {
             require(0 <= block_ids[i] && block_ids[i] < cache.num_blocks, "block_table holds ", block_ids[i],
@@ -93,10 +93,40 @@ AttentionGroup check_group(nb::handle arrays, const StepNeeds::Group& cache, int
     return group;
 }
 
+RowsInput check_rows(nb::handle given, const StepNeeds::Input& needed, int64_t num_tokens) {
+    const auto indices = array_of<int64_t, 1>(given.attr("indices"), needed.name + ".indices");
+    const auto num_rows = static_cast<int64_t>(indices.shape(0));
+    int64_t last = -1;
+    for (int64_t i = 0; i < num_rows; ++i) {
+        const int64_t index = indices.data()[i];
+        require(last < index && index < num_tokens, needed.name, ".indices holds ", index, " after ", last,
+                "; indices must rise, from 0 up to ", num_tokens - 1);
+        last = index;
+    }
+    return {num_rows, indices.data(),
+            table<float>(given.attr("values"), needed.name + ".values", num_rows, needed.num_columns)};
+}
+
+// The rows inputs that the program reads. Those that the step does not bring have no rows.
+std::vector<RowsInput> check_rows_inputs(nb::dict given, const std::vector<StepNeeds::Input>& needed,
+                                         int64_t num_tokens) {
+    std::vector<RowsInput> found;
+    size_t num_found = 0;
+    for (const StepNeeds::Input& each : needed) {
+        const nb::str name(each.name.c_str());
+        const bool is_given = given.contains(name);
+        found.push_back(is_given ? check_rows(given[name], each, num_tokens) : RowsInput{});
+        num_found += is_given;
+    }
+    require(num_found == nb::len(given), "rows_inputs names ", text_of(nb::list(given.keys())),
+            ", and the program does not replace rows by all of these names");
+    return found;
+}
+
 }  // namespace
 
 StepInputs check_step(const StepNeeds& needs, int64_t num_tokens, nb::handle token_ids, nb::handle positions,
-                      nb::sequence groups, nb::sequence inputs) {
+                      nb::sequence groups, nb::sequence inputs, nb::dict rows_inputs) {
     require(0 <= num_tokens && num_tokens <= MAX_TOKENS, "num_tokens is ", num_tokens,
             "; it must be from 0 to ", MAX_TOKENS);
     StepInputs step{};
@@ -120,6 +150,7 @@ StepInputs check_step(const StepNeeds& needs, int64_t num_tokens, nb::handle tok
         const StepNeeds::Input& input = needs.inputs[i];
         step.inputs.push_back(table<float>(inputs[i], input.name, num_tokens, input.num_columns));
     }
+    step.rows_inputs = check_rows_inputs(rows_inputs, needs.rows_inputs, num_tokens);
     return step;
 }
 

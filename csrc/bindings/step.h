@@ -25,12 +25,14 @@ struct StepNeeds {
     bool token_ids = false;
     bool positions = false;
     std::vector<Input> inputs;
+    std::vector<Input> rows_inputs;
     std::vector<Group> groups;
 };
 
 // Views of the arrays, which must outlive them. Throws ValueError, naming the array, for anything that would
 // make a kernel read or write what is not the step's.
 StepInputs check_step(const StepNeeds& needs, int64_t num_tokens, nanobind::handle token_ids,
-                      nanobind::handle positions, nanobind::sequence groups, nanobind::sequence inputs);
+                      nanobind::handle positions, nanobind::sequence groups, nanobind::sequence inputs,
+                      nanobind::dict rows_inputs);
 
 }  // namespace octavo

@@ -37,7 +37,7 @@ inline bool is_penalized(const Penalties& penalties, int64_t row) {
            (penalties.repetition[row] != 1 || penalties.frequency[row] != 0 || penalties.presence[row] != 0);
 }
 
-// `use` each token of the row's list that lies in `range`, and its place in the lists.
+// Call `use` with each token of the row's list that lies in `range`, and its index in the lists.
 template <class Use>
 inline void for_each_token(const TokenLists& lists, int64_t row, Range range, const Use& use) {
     for (int64_t i = lists.offsets[row]; i < lists.offsets[row + 1]; ++i) {
@@ -58,30 +58,25 @@ inline void copy_allowed(const float* logits, const uint32_t* words, Range token
     }
 }
 
-// `counts` [vocab_size] is all zeros, before and after.
-inline void apply_penalties(const Penalties& penalties, int64_t row, Range tokens, uint32_t* counts,
-                            float* logits) {
-    constexpr uint32_t DONE = 1u << 31;
+inline void apply_penalties(const Penalties& penalties, int64_t row, Range tokens, float* logits) {
     const float repetition = penalties.repetition[row];
-    for_each_token(penalties.output, row, tokens, [&](int64_t token, int64_t) { ++counts[token]; });
-    const auto penalize_once = [&](int64_t token, int64_t) {
-        if (counts[token] & DONE) {
-            return;
+    const int64_t of_tables = penalties.rows[row];
+    const int32_t* seen = penalties.seen + of_tables * penalties.max_seen;
+    const int32_t* counts = penalties.counts + of_tables * penalties.num_counts;
+    const int64_t end = smaller(tokens.end, penalties.num_counts);
+    for (int64_t i = 0; i < penalties.num_seen[of_tables]; ++i) {
+        const int64_t token = seen[i];
+        if (token < tokens.begin || token >= end) {
+            continue;
         }
         float logit = logits[token];
         logit = logit > 0 ? logit / repetition : logit * repetition;
-        if (counts[token] > 0) {
-            logit -= static_cast<float>(counts[token]) * penalties.frequency[row];
+        if (const int32_t count = counts[token] - 1; count > 0) {
+            logit -= static_cast<float>(count) * penalties.frequency[row];
             logit -= penalties.presence[row];
         }
         logits[token] = logit;
-        counts[token] |= DONE;
-    };
-    for_each_token(penalties.prompt, row, tokens, penalize_once);
-    for_each_token(penalties.output, row, tokens, penalize_once);
-    const auto reset = [&](int64_t token, int64_t) { counts[token] = 0; };
-    for_each_token(penalties.prompt, row, tokens, reset);
-    for_each_token(penalties.output, row, tokens, reset);
+    }
 }
 
 inline bool is_adjusted(const SampleArguments& a, int64_t row) {
@@ -104,7 +99,7 @@ inline void adjust(const SampleArguments& a, int64_t row, Team& team) {
                        [&](int64_t token, int64_t i) { out[token] += a.bias.values[i]; });
     }
     if (is_penalized(a.penalties, row)) {
-        apply_penalties(a.penalties, row, tokens, team.counts, out);
+        apply_penalties(a.penalties, row, tokens, out);
     }
 }
 

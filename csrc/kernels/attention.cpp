@@ -1,13 +1,12 @@
-#include "kernels/attention.h"
-
 #include "kernels/attention_chunk.h"
 #include "kernels/attention_division.h"
 #include "kernels/attention_prefix.h"
 #include "kernels/attention_tiles.h"
 #include "kernels/attention_vectors.h"
+#include "kernels/bump_allocator.h"
+#include "kernels/declarations.h"
 #include "kernels/fp8.h"
-#include "kernels/kv_pages.h"
-#include "kernels/pieces.h"
+#include "kernels/kv_panels.h"
 
 namespace octavo::OCTAVO_ISA {
 
@@ -16,7 +15,7 @@ namespace {
 // Of the shared scratch, for parts of tiles. With less than it takes, fewer tiles are divided.
 constexpr int64_t MOST_PART_BYTES = 64 << 20;
 
-// What one thread does in a pass. Chunks: how it computes them; fp8 as bf16.
+// The work of one thread in a pass. `Chunks` is the way it computes chunks; it computes fp8 as bf16.
 template <class Chunks>
 class AttentionThread {
     using Operand = typename Chunks::Operand;
@@ -35,19 +34,19 @@ class AttentionThread {
           division_(instruction, pass.group, pass.limits, worker.count, pass.part_bytes),
           chunks_(instruction.cache.head_size) {
         const int64_t num_rows = Division::tile_tokens(instruction) * rows_per_token_;
-        Pieces scratch(worker.scratch);
-        queries_ = scratch.take<Operand>(num_rows * MAX_HEAD_SIZE);
-        seen_ = scratch.take<Span>(num_rows);
-        records_ = scratch.take<float>(num_rows * record_size_);
-        block_records_ = scratch.take<float>(MAX_ROWS * record_size_);
-        keys_ = scratch.take<uint16_t>(CHUNK * cache_.head_size);
-        values_ = scratch.take<Number>(CHUNK * cache_.head_size);
-        value_scales_ = scratch.take<float>(CHUNK);
+        BumpAllocator scratch(worker.scratch, static_cast<int64_t>(worker.scratch_bytes));
+        queries_ = scratch.allocate<Operand>(num_rows * MAX_HEAD_SIZE);
+        seen_ = scratch.allocate<Span>(num_rows);
+        records_ = scratch.allocate<float>(num_rows * record_size_);
+        strip_records_ = scratch.allocate<float>(MAX_ROWS * record_size_);
+        keys_ = scratch.allocate<uint16_t>(CHUNK * cache_.head_size);
+        values_ = scratch.allocate<Number>(CHUNK * cache_.head_size);
+        value_scales_ = scratch.allocate<float>(CHUNK);
     }
 
     void compute(Worker& worker) {
         if (division_.has_many_tiles()) {
-            compute_parts(TurnsAtTiles(division_, worker));
+            compute_parts(QueuedTiles(division_, worker));
         } else {
             compute_parts(EqualParts(division_, thread_));
             worker.wait();
@@ -56,7 +55,7 @@ class AttentionThread {
     }
 
   private:
-    // A tile that others go on with is kept for `take_over`.
+    // The records of a tile that other threads go on with stay in scratch for `take_over`.
     template <class Parts>
     void compute_parts(Parts parts) {
         Part part, next;
@@ -69,7 +68,8 @@ class AttentionThread {
         }
     }
 
-    // Fold what other threads made of the last tile's other chunks, once all have computed their parts.
+    // Fold the records that other threads computed of the last tile's other chunks. All parts must be
+    // computed.
     void take_over() {
         if (!leads_others_) {
             return;
@@ -90,7 +90,8 @@ class AttentionThread {
         end(tile);
     }
 
-    // Where `thread` leaves the records of a tile that it does not begin: of each chunk, of each row.
+    // The records of a tile that `thread` does not begin, for each chunk and row: written by it, read by
+    // `take_over`.
     float* part_records(int thread) const {
         return reinterpret_cast<float*>(pass_.parts + thread * pass_.part_bytes);
     }
@@ -99,8 +100,8 @@ class AttentionThread {
         const Tile& tile = part.tile;
         const int num_rows = tile.num_tokens * rows_per_token_;
         begin(tile);
-        GroupPage pages[CHUNK_GROUPS], ahead[CHUNK_GROUPS];
-        find(tile, part.first_chunk, pages);
+        KVPanel kv[CHUNK_PANELS], ahead[CHUNK_PANELS];
+        find(tile, part.first_chunk, kv);
         float* others = part_records(thread_);
         for (int chunk = part.first_chunk; chunk < part.end_chunk; ++chunk) {
             const bool is_last = chunk + 1 == part.end_chunk;
@@ -109,14 +110,14 @@ class AttentionThread {
             } else if (next != nullptr) {
                 find(next->tile, next->first_chunk, ahead);
             }
-            compute_chunk(tile, chunk, pages, is_last && next == nullptr ? nullptr : ahead,
+            compute_chunk(tile, chunk, kv, is_last && next == nullptr ? nullptr : ahead,
                           part.begins_tile() ? nullptr : others);
             others += num_rows * record_size_;
             if (!is_last) {
-                __builtin_memcpy(pages, ahead, sizeof pages);
+                __builtin_memcpy(kv, ahead, sizeof kv);
             }
         }
-        fold_block();
+        fold_strip();
         if (part.begins_tile() && part.ends_tile()) {
             end(tile);
         }
@@ -126,7 +127,7 @@ class AttentionThread {
     void begin(const Tile& tile) {
         for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
             const float* q = query_row(instruction_.q, tile, row);
-            for (int d = 0; d < cache_.head_size; d += GROUP) {
+            for (int d = 0; d < cache_.head_size; d += LANES) {
                 store_operands(queries_ + row * MAX_HEAD_SIZE + d, load(q + d));
             }
             float* record = records_ + row * record_size_;
@@ -138,17 +139,17 @@ class AttentionThread {
         }
     }
 
-    // A sink is a token that all saw before the first and that has no value.
+    // A sink counts as a token before the first one. Every row sees it, and its value is 0.
     void begin_record(float* record, int head) const {
         const int head_size = cache_.head_size;
         clear_record(record, head_size);
         if (instruction_.sinks != nullptr) {
-            store(record + head_size, splat(1.0f / GROUP));  // 1 in all
-            store(record + head_size + GROUP, splat(instruction_.sinks[head] * LOG2_E));
+            store(record + head_size, splat(1.0f / LANES));  // 1 in all
+            store(record + head_size + LANES, splat(instruction_.sinks[head] * LOG2_E));
         }
     }
 
-    // Write what the tile's records come to, or keep them for the pass that goes on with them.
+    // Write the tile's output, or after the first of two passes keep its records for the second.
     void end(const Tile& tile) const {
         for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
             const float* record = records_ + row * record_size_;
@@ -162,14 +163,15 @@ class AttentionThread {
 
     void write(const float* record, float* out) const {
         const f32x16 factor = splat(1.0f / reduce_add(load(record + cache_.head_size)));
-        for (int d = 0; d < cache_.head_size; d += GROUP) {
+        for (int d = 0; d < cache_.head_size; d += LANES) {
             store(out + d, load(record + d) * factor);
         }
     }
 
-    // Fold the chunk into the tile's records, or if there are `others` write its records there.
-    // `pages` become those that are multiplied with: some are copies. `ahead`: those to be fetched, or null.
-    void compute_chunk(const Tile& tile, int index, GroupPage* pages, const GroupPage* ahead, float* others) {
+    // Fold the chunk into the tile's records, or if there are `others` write its records there. `kv`: the
+    // chunk's panels. They become those that are multiplied with: some are copies. `ahead`: those to be
+    // fetched, or null.
+    void compute_chunk(const Tile& tile, int index, KVPanel* kv, const KVPanel* ahead, float* others) {
         const int num_rows = tile.num_tokens * rows_per_token_;
         for (int token = 0; token < tile.num_tokens; ++token) {
             const Span seen = seen_from(instruction_, tile.position + token, tile.seq_len);
@@ -178,58 +180,58 @@ class AttentionThread {
                                                       smaller(seen.end - index * CHUNK, CHUNK)};
             }
         }
-        const Span groups = Chunks::groups(seen_, num_rows);
+        const Span panels = Chunks::panels(seen_, num_rows);
         if constexpr (sizeof(Number) == sizeof(uint16_t)) {
             if (cache_.type == KVType::fp8_e4m3) {
-                unpack(pages, ahead, groups);
+                unpack(kv, ahead, panels);
                 ahead = nullptr;
             }
         }
-        hide_unseen(tile.context, index * CHUNK_GROUPS, groups, pages);
+        hide_unseen(tile.context, index * CHUNK_PANELS, panels, kv);
         if (chunks_.takes_pairs()) {
-            join_values(groups, pages);
+            join_values(panels, kv);
         }
-        const int block_rows = Chunks::block_rows(cache_.head_size);
-        const int num_blocks = (num_rows + block_rows - 1) / block_rows;
-        for (int block = 0; block < num_blocks; ++block) {
-            const int begin = num_rows * block / num_blocks, end = num_rows * (block + 1) / num_blocks;
-            float* out = others != nullptr ? others + begin * record_size_ : block_records_;
-            const Span share{CHUNK_GROUPS * block / num_blocks, CHUNK_GROUPS * (block + 1) / num_blocks};
-            const Chunk chunk{pages,
+        const int strip_rows = Chunks::strip_rows(cache_.head_size);
+        const int num_strips = (num_rows + strip_rows - 1) / strip_rows;
+        for (int strip = 0; strip < num_strips; ++strip) {
+            const int begin = num_rows * strip / num_strips, end = num_rows * (strip + 1) / num_strips;
+            float* out = others != nullptr ? others + begin * record_size_ : strip_records_;
+            const Span share{CHUNK_PANELS * strip / num_strips, CHUNK_PANELS * (strip + 1) / num_strips};
+            const Chunk chunk{kv,
                               ahead,
                               ahead != nullptr ? share : Span{0, 0},
                               cache_.head_size,
                               cache_.type == KVType::fp8_e4m3,
                               instruction_.soft_cap};
             chunks_.attend(end - begin, queries_ + begin * MAX_HEAD_SIZE, chunk, seen_ + begin, out,
-                           [this] { fold_block(); });
+                           [this] { fold_strip(); });
             if (others == nullptr) {
                 unfolded_ = {begin, end};
             }
         }
     }
 
-    // Fold the last block, if it has not been: while the next one is computed.
-    void fold_block() {
+    // Fold the last strip's records unless that is done. It is called while the next strip is computed.
+    void fold_strip() {
         for (int row = unfolded_.begin; row < unfolded_.end; ++row) {
             fold_record(records_ + row * record_size_,
-                        block_records_ + (row - unfolded_.begin) * record_size_, cache_.head_size);
+                        strip_records_ + (row - unfolded_.begin) * record_size_, cache_.head_size);
         }
         unfolded_ = {0, 0};
     }
 
-    // The pages of a chunk. A group that no row of the tile sees need not be there: the nearest stands for
+    // The panels of a chunk. A panel that no row of the tile sees need not be there: the nearest stands for
     // it.
-    void find(const Tile& tile, int chunk, GroupPage* pages) const {
+    void find(const Tile& tile, int chunk, KVPanel* kv) const {
         const int32_t* blocks = pass_.group.block_table + tile.request * pass_.group.block_table_stride;
-        const Span groups = groups_of(tile.context);
-        const int first = chunk * CHUNK_GROUPS;
-        int token = larger(first, groups.begin) * GROUP;
+        const Span panels = panels_of(tile.context);
+        const int first = chunk * CHUNK_PANELS;
+        int token = larger(first, panels.begin) * KV_PANEL;
         int block = token / cache_.block_size, offset = token % cache_.block_size;
-        for (int i = 0; i < CHUNK_GROUPS; ++i) {
-            pages[i] = group_page(cache_, blocks[block], offset, tile.kv_head);
-            if (first + i >= groups.begin && first + i + 1 < groups.end) {
-                offset += GROUP;
+        for (int i = 0; i < CHUNK_PANELS; ++i) {
+            kv[i] = kv_panel(cache_, blocks[block], offset, tile.kv_head);
+            if (first + i >= panels.begin && first + i + 1 < panels.end) {
+                offset += KV_PANEL;
                 if (offset == cache_.block_size) {
                     offset = 0;
                     ++block;
@@ -238,57 +240,57 @@ class AttentionThread {
         }
     }
 
-    // Make `groups` of fp8 bf16. Scales stay where they are.
-    void unpack(GroupPage* pages, const GroupPage* ahead, Span groups) {
-        const int size = GROUP * cache_.head_size;
-        for (int i = groups.begin; i < groups.end; ++i) {
+    // Make `panels` of fp8 bf16. Scales stay where they are.
+    void unpack(KVPanel* kv, const KVPanel* ahead, Span panels) {
+        const int size = KV_PANEL * cache_.head_size;
+        for (int i = panels.begin; i < panels.end; ++i) {
             for (int j = 0; ahead != nullptr && j < size; j += 64) {
                 prefetch(ahead[i].keys + j);
                 prefetch(ahead[i].values + j);
             }
             uint16_t* keys = keys_ + i * size;
-            fp8_to_bf16(pages[i].keys, size, keys);
-            fp8_to_bf16(pages[i].values, size, values_of(i));
-            pages[i].keys = reinterpret_cast<uint8_t*>(keys);
-            pages[i].values = reinterpret_cast<uint8_t*>(values_of(i));
+            fp8_to_bf16(kv[i].keys, size, keys);
+            fp8_to_bf16(kv[i].values, size, values_of(i));
+            kv[i].keys = reinterpret_cast<uint8_t*>(keys);
+            kv[i].values = reinterpret_cast<uint8_t*>(values_of(i));
         }
     }
 
-    // Give zeros for V to the tokens of `groups` outside `context`, the first group of the chunk being group
+    // Give zeros for V to the tokens of `panels` outside `context`, the first panel of the chunk being panel
     // `first`.
-    void hide_unseen(Span context, int first, Span groups, GroupPage* pages) {
-        const Span seen_groups = groups_of(context);
-        for (int i = groups.begin; i < groups.end; ++i) {
-            const int group = smaller(larger(first + i, seen_groups.begin), seen_groups.end - 1);  // see find
-            const Span seen{context.begin - group * GROUP, context.end - group * GROUP};
-            if (seen.begin > 0 || seen.end < GROUP) {
-                hide_values<Number>(pages[i], cache_.head_size, seen, values_of(i),
-                                    value_scales_ + i * GROUP);
+    void hide_unseen(Span context, int first, Span panels, KVPanel* kv) {
+        const Span seen_panels = panels_of(context);
+        for (int i = panels.begin; i < panels.end; ++i) {
+            const int panel = smaller(larger(first + i, seen_panels.begin), seen_panels.end - 1);  // see find
+            const Span seen{context.begin - panel * KV_PANEL, context.end - panel * KV_PANEL};
+            if (seen.begin > 0 || seen.end < KV_PANEL) {
+                hide_values<Number>(kv[i], cache_.head_size, seen, values_of(i),
+                                    value_scales_ + i * KV_PANEL);
             }
         }
     }
 
-    // Have V of two groups lie together. They do already in blocks of a multiple of 32 tokens.
-    void join_values(Span groups, GroupPage* pages) {
-        const int bytes = GROUP * cache_.head_size * static_cast<int>(sizeof(Number));
-        for (int i = groups.begin; i < groups.end; i += 2) {
-            if (pages[i + 1].values - pages[i].values != bytes) {
-                move_values(pages[i], bytes, values_of(i));
-                move_values(pages[i + 1], bytes, values_of(i + 1));
+    // Have V of two panels lie together. They do already in blocks of a multiple of 32 tokens.
+    void join_values(Span panels, KVPanel* kv) {
+        const int bytes = KV_PANEL * cache_.head_size * static_cast<int>(sizeof(Number));
+        for (int i = panels.begin; i < panels.end; i += 2) {
+            if (kv[i + 1].values - kv[i].values != bytes) {
+                move_values(kv[i], bytes, values_of(i));
+                move_values(kv[i + 1], bytes, values_of(i + 1));
             }
         }
     }
 
-    void move_values(GroupPage& page, int bytes, Number* place) {
-        uint8_t* values = reinterpret_cast<uint8_t*>(place);
-        if (page.values != values) {
-            __builtin_memcpy(values, page.values, bytes);
-            page.values = values;
+    void move_values(KVPanel& panel, int bytes, Number* to) {
+        uint8_t* values = reinterpret_cast<uint8_t*>(to);
+        if (panel.values != values) {
+            __builtin_memcpy(values, panel.values, bytes);
+            panel.values = values;
         }
     }
 
-    // Where a copy of V of group `i` of a chunk lies.
-    Number* values_of(int i) const { return values_ + i * GROUP * cache_.head_size; }
+    // Where a copy of V of panel `i` of a chunk lies.
+    Number* values_of(int i) const { return values_ + i * KV_PANEL * cache_.head_size; }
 
     int head_of(const Tile& tile, int row) const {
         return tile.kv_head * rows_per_token_ + row % rows_per_token_;
@@ -314,14 +316,14 @@ class AttentionThread {
     Operand* queries_;      // [rows of a tile, MAX_HEAD_SIZE]
     Span* seen_;            // [rows of a tile], of the chunk at hand
     float* records_;        // [rows of a tile, record_size]
-    float* block_records_;  // [MAX_ROWS, record_size]
+    float* strip_records_;  // [MAX_ROWS, record_size]
     uint16_t* keys_;        // a chunk's K, unpacked
-    Number* values_;        // a chunk's V: unpacked, together, or without what nobody sees
-    float* value_scales_;   // and its scales
+    Number* values_;  // copies of a chunk's V: unpacked, joined, or with zeros for tokens that no row sees
+    float* value_scales_;  // the copies' scales
 
-    Span unfolded_{};  // rows whose records of a chunk are still in block_records_
+    Span unfolded_{};  // rows whose records of a chunk are still in strip_records_
     Part last_part_{};
-    bool leads_others_ = false;  // who go on with the tile of the last part
+    bool leads_others_ = false;  // whether other threads go on with the tile of the last part
 };
 
 #if defined(OCTAVO_ISA_amx)
@@ -337,10 +339,10 @@ template <class Chunks>
 void attend(const Attention& instruction, const Step& step, Worker& worker) {
     const AttentionGroup& group = step.groups.data()[instruction.group];
     const int prefix = tokens_in_advance(instruction, group, worker.count);
-    Pieces scratch(step.shared_scratch);
-    float* kept = scratch.take<float>(prefix > 0 ? num_kept(instruction, step.num_tokens) : 0);
+    BumpAllocator scratch(step.shared_scratch, step.shared_scratch_bytes);
+    float* kept = scratch.allocate<float>(prefix > 0 ? num_kept(instruction, step.num_tokens) : 0);
     const int64_t part_bytes = (step.shared_scratch_bytes - scratch.used()) / worker.count / 64 * 64;
-    uint8_t* parts = scratch.take<uint8_t>(part_bytes * worker.count);
+    uint8_t* parts = scratch.allocate<uint8_t>(part_bytes * worker.count);
     if (prefix > 0) {
         const AllAsOne all(group, prefix);
         const Pass pass{all.group(group), {0, prefix}, parts, part_bytes, kept};
@@ -361,8 +363,8 @@ void attention(const Attention& instruction, const Step& step, Worker& worker) {
     }
 }
 
-// Room for what passes keep, and enough to divide what one request can hold of the cache evenly, whatever its
-// tokens.
+// Enough for the records that passes keep, and to divide evenly one request that fills the whole cache,
+// however many of its tokens run.
 int64_t attention_scratch_bytes(const Attention& instruction, int64_t num_tokens, int num_threads) {
     const KVCache& cache = instruction.cache;
     const int64_t row_bytes = record_size(cache.head_size) * sizeof(float);

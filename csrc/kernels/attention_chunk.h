@@ -10,106 +10,106 @@
 //   sums      of weights; each lane has those of every 16th token
 //   values    sum of weight * v
 //
-// What happens to a row in a chunk is the same sequence of operations, whatever rows it is computed beside.
-// Groups of 16 tokens that it does not see add exact zeros, so they may be computed or not. Hence the same
-// bits. For that V must be finite there, as it is where other rows see it; the rest is hidden, see hide_values.
+// A row goes through the same sequence of operations in a chunk, beside whichever rows it is computed. Panels
+// of 16 tokens that it does not see add exact zeros, so they may be computed or not. Hence the same bits. For
+// that V must be finite there, as it is where other rows see it; the rest is hidden, see hide_values.
 //
-// Here is what all ways of computing a chunk have in common: attention_vectors.h multiplies with vectors,
+// This file has what all ways of computing a chunk share. attention_vectors.h multiplies with vectors,
 // attention_tiles.h with AMX.
 #pragma once
 
-#include "kernels/kv_pages.h"
+#include "kernels/kv_panels.h"
 #include "kernels/simd.h"
 
 namespace octavo::OCTAVO_ISA {
 
 // Tokens; enough to spread what each chunk costs a row, few enough to divide a context among threads.
 constexpr int CHUNK = 128;
-constexpr int CHUNK_GROUPS = CHUNK / GROUP;
+constexpr int CHUNK_PANELS = CHUNK / KV_PANEL;
 
 constexpr float LOG2_E = 1.44269504f;
 constexpr float MINUS_INFINITY = -__builtin_huge_valf();
 
 constexpr int record_size(int head_size) {
-    return head_size + 2 * GROUP;
+    return head_size + 2 * LANES;
 }
 
-// A record of no tokens: whatever it is folded with stays as it is.
+// Make the record that of no tokens. Folding it with another record gives the other.
 OCTAVO_INLINE void clear_record(float* record, int head_size) {
-    for (int i = 0; i < head_size + GROUP; i += GROUP) {
+    for (int i = 0; i < head_size + LANES; i += LANES) {
         store(record + i, zeros());
     }
-    store(record + head_size + GROUP, splat(LOWEST));
+    store(record + head_size + LANES, splat(LOWEST));
 }
 
 OCTAVO_INLINE void copy_record(const float* record, int head_size, float* copy) {
-    for (int i = 0; i < record_size(head_size); i += GROUP) {
+    for (int i = 0; i < record_size(head_size); i += LANES) {
         store(copy + i, load(record + i));
     }
 }
 
 // Add what a later chunk gave. Chunks are folded one by one, in order.
 OCTAVO_INLINE void fold_record(float* record, const float* chunk, int head_size) {
-    const f32x16 old_reference = load(record + head_size + GROUP);
-    const f32x16 chunk_reference = load(chunk + head_size + GROUP);
+    const f32x16 old_reference = load(record + head_size + LANES);
+    const f32x16 chunk_reference = load(chunk + head_size + LANES);
     const f32x16 one = splat(1.0f), factor = exp2(zeros() - abs(old_reference - chunk_reference));
     const f32x16 old_factor = select(greater(old_reference, chunk_reference), one, factor);
     const f32x16 chunk_factor = select(greater(chunk_reference, old_reference), one, factor);
-    for (int i = 0; i < head_size + GROUP; i += GROUP) {
+    for (int i = 0; i < head_size + LANES; i += LANES) {
         store(record + i, fma(load(record + i), old_factor, load(chunk + i) * chunk_factor));
     }
-    store(record + head_size + GROUP, max(old_reference, chunk_reference));
+    store(record + head_size + LANES, max(old_reference, chunk_reference));
 }
 
-// Tokens of a context, or groups of a chunk, from `begin` up to `end`.
+// Tokens of a context, or panels of a chunk, from `begin` up to `end`.
 struct Span {
     int begin, end;
 };
 
-OCTAVO_INLINE Span groups_of(Span tokens) {
-    return {tokens.begin / GROUP, (tokens.end + GROUP - 1) / GROUP};
+OCTAVO_INLINE Span panels_of(Span tokens) {
+    return {tokens.begin / KV_PANEL, (tokens.end + KV_PANEL - 1) / KV_PANEL};
 }
 
-// The groups that any of the rows sees.
-OCTAVO_INLINE Span groups_seen(const Span* seen, int num_rows) {
-    Span groups = groups_of(seen[0]);
+// The panels that any of the rows sees.
+OCTAVO_INLINE Span panels_seen(const Span* seen, int num_rows) {
+    Span panels = panels_of(seen[0]);
     for (int row = 1; row < num_rows; ++row) {
-        const Span others = groups_of(seen[row]);
-        groups = {smaller(groups.begin, others.begin), larger(groups.end, others.end)};
+        const Span others = panels_of(seen[row]);
+        panels = {smaller(panels.begin, others.begin), larger(panels.end, others.end)};
     }
-    return groups;
+    return panels;
 }
 
-// A chunk as it lies in memory, and of the one that follows what to fetch meanwhile.
+// A chunk as it lies in memory, and the part of the following chunk that is fetched into the cache meanwhile.
 struct Chunk {
-    const GroupPage* pages;  // [CHUNK_GROUPS]
-    const GroupPage* ahead;  // [CHUNK_GROUPS]
-    Span fetched;            // groups of `ahead` that these rows fetch: their share, or none
+    const KVPanel* kv;     // [CHUNK_PANELS]
+    const KVPanel* ahead;  // [CHUNK_PANELS]
+    Span fetched;          // panels of `ahead` that these rows fetch: their share, or none
     int head_size;
     bool has_scales;
     float soft_cap;  // 0: none
 
-    // What is fetched while `group` is computed: what there is already, where that is nothing.
-    OCTAVO_INLINE const GroupPage& fetched_beside(int group) const {
-        return fetched.begin <= group && group < fetched.end ? ahead[group] : pages[group];
+    // What is fetched while `panel` is computed: what there is already, where that is nothing.
+    OCTAVO_INLINE const KVPanel& fetched_beside(int panel) const {
+        return fetched.begin <= panel && panel < fetched.end ? ahead[panel] : kv[panel];
     }
 };
 
-// x of the tokens of a group in `seen`, `otherwise` of the others.
+// x of the tokens of a panel in `seen`, `otherwise` of the others.
 OCTAVO_INLINE f32x16 masked(f32x16 x, Span seen, float otherwise) {
     const f32x16 nothing = splat(otherwise);
     return select(first_lanes(larger(seen.begin, 0)), nothing,
                   select(first_lanes(larger(seen.end, 0)), x, nothing));
 }
 
-// Put copies of the V of a group, and of its scales, where `page` has them, that are zero for the tokens
+// Put copies of the V of a panel, and of its scales, where `panel` has them, that are zero for the tokens
 // outside `seen`: there may be anything, and 0 times that need not be 0.
 template <class Number>
-OCTAVO_INLINE void hide_values(GroupPage& page, int head_size, Span seen, Number* values, float* scales) {
+OCTAVO_INLINE void hide_values(KVPanel& panel, int head_size, Span seen, Number* values, float* scales) {
     constexpr int WIDTH = NEIGHBOURS<Number>;
     uint8_t* out = reinterpret_cast<uint8_t*>(values);
     const int row_bytes = head_size * WIDTH * static_cast<int>(sizeof(Number));
-    for (int token = 0; token < GROUP; token += WIDTH) {
+    for (int token = 0; token < KV_PANEL; token += WIDTH) {
         Number mask[WIDTH];
         for (int i = 0; i < WIDTH; ++i) {
             const bool is_seen = seen.begin <= token + i && token + i < seen.end;
@@ -117,13 +117,13 @@ OCTAVO_INLINE void hide_values(GroupPage& page, int head_size, Span seen, Number
         }
         const bytes64 kept = splat4(reinterpret_cast<const int8_t*>(mask));
         for (int i = 0; i < row_bytes; i += 64, out += 64) {
-            store(out, load(page.values + (out - reinterpret_cast<uint8_t*>(values))) & kept);
+            store(out, load(panel.values + (out - reinterpret_cast<uint8_t*>(values))) & kept);
         }
     }
-    page.values = reinterpret_cast<uint8_t*>(values);
-    if (page.value_scales != nullptr) {
-        store(scales, masked(load(page.value_scales), seen, 0.0f));
-        page.value_scales = scales;
+    panel.values = reinterpret_cast<uint8_t*>(values);
+    if (panel.value_scales != nullptr) {
+        store(scales, masked(load(panel.value_scales), seen, 0.0f));
+        panel.value_scales = scales;
     }
 }
 
@@ -142,29 +142,29 @@ OCTAVO_INLINE void store_operands(uint16_t* p, f32x16 x) {
     store_bf16_pairs(p, x);
 }
 
-// Scale, cap and mask a row's scores of `groups`. Returns the greatest, in some lane.
-OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span groups, Span seen) {
+// Scale, cap and mask a row's scores of `panels`. Returns the greatest, in some lane.
+OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span panels, Span seen) {
     f32x16 greatest = splat(MINUS_INFINITY);
-    if (!chunk.has_scales && chunk.soft_cap == 0 && seen.begin <= groups.begin * GROUP &&
-        groups.end * GROUP <= seen.end) {
-        for (int group = groups.begin; group < groups.end; ++group) {
-            greatest = max(load(scores + group * GROUP), greatest);
+    if (!chunk.has_scales && chunk.soft_cap == 0 && seen.begin <= panels.begin * KV_PANEL &&
+        panels.end * KV_PANEL <= seen.end) {
+        for (int panel = panels.begin; panel < panels.end; ++panel) {
+            greatest = max(load(scores + panel * KV_PANEL), greatest);
         }
         return greatest;
     }
-    for (int group = groups.begin; group < groups.end; ++group) {
-        f32x16 s = load(scores + group * GROUP);
+    for (int panel = panels.begin; panel < panels.end; ++panel) {
+        f32x16 s = load(scores + panel * KV_PANEL);
         if (chunk.has_scales) {
-            s = s * load(chunk.pages[group].key_scales);
+            s = s * load(chunk.kv[panel].key_scales);
         }
         if (chunk.soft_cap != 0) {
             s = capped(s, chunk.soft_cap);
         }
-        const Span here{seen.begin - group * GROUP, seen.end - group * GROUP};
-        if (here.begin > 0 || here.end < GROUP) {
+        const Span here{seen.begin - panel * KV_PANEL, seen.end - panel * KV_PANEL};
+        if (here.begin > 0 || here.end < KV_PANEL) {
             s = masked(s, here, MINUS_INFINITY);
         }
-        store(scores + group * GROUP, s);
+        store(scores + panel * KV_PANEL, s);
         greatest = max(s, greatest);
     }
     return greatest;
@@ -172,34 +172,34 @@ OCTAVO_INLINE f32x16 finish_scores(float* scores, const Chunk& chunk, Span group
 
 // From a row's finished scores to its weights. Completes the row's record but for the values.
 template <class Operand>
-OCTAVO_INLINE void weigh_scores(const float* scores, const Chunk& chunk, Span groups, float reference,
+OCTAVO_INLINE void weigh_scores(const float* scores, const Chunk& chunk, Span panels, float reference,
                                 Operand* weights, float* record) {
     f32x16 sums = zeros();
-    for (int group = groups.begin; group < groups.end; ++group) {
-        f32x16 weight = exp2(fma(load(scores + group * GROUP), splat(LOG2_E), splat(-reference)));
+    for (int panel = panels.begin; panel < panels.end; ++panel) {
+        f32x16 weight = exp2(fma(load(scores + panel * KV_PANEL), splat(LOG2_E), splat(-reference)));
         sums = sums + weight;
         if (chunk.has_scales) {
-            weight = weight * load(chunk.pages[group].value_scales);
+            weight = weight * load(chunk.kv[panel].value_scales);
         }
-        store_operands(weights + group * GROUP, weight);
+        store_operands(weights + panel * KV_PANEL, weight);
     }
     store(record + chunk.head_size, sums);
-    store(record + chunk.head_size + GROUP, splat(reference));
+    store(record + chunk.head_size + LANES, splat(reference));
 }
 
 // From scores [num_rows][CHUNK] to weights [num_rows][weights_apart], which may lie where the scores do: 0
-// for the tokens of `groups` that a row does not see. Completes the rows' records but for the values. First
+// for the tokens of `panels` that a row does not see. Completes the rows' records but for the values. First
 // all rows' greatest scores: what takes long to find of one is found of several at a time.
 template <int MAX_ROWS, class Operand>
-OCTAVO_INLINE void softmax(float* scores, int num_rows, const Chunk& chunk, Span groups, const Span* seen,
+OCTAVO_INLINE void softmax(float* scores, int num_rows, const Chunk& chunk, Span panels, const Span* seen,
                            Operand* weights, int weights_apart, float* records) {
     float references[MAX_ROWS];
     for (int row = 0; row < num_rows; ++row) {
-        const f32x16 greatest = finish_scores(scores + row * CHUNK, chunk, groups, seen[row]);
+        const f32x16 greatest = finish_scores(scores + row * CHUNK, chunk, panels, seen[row]);
         references[row] = larger(LOWEST, reduce_max(greatest) * LOG2_E);
     }
     for (int row = 0; row < num_rows; ++row) {
-        weigh_scores(scores + row * CHUNK, chunk, groups, references[row], weights + row * weights_apart,
+        weigh_scores(scores + row * CHUNK, chunk, panels, references[row], weights + row * weights_apart,
                      records + row * record_size(chunk.head_size));
     }
 }

@@ -1,14 +1,14 @@
 // How the work of one attention call is divided among threads.
 //
 // Work is a line of tiles, and a tile a line of chunks: a tile is a few tokens of one request with the query
-// heads that share one KV head. Where there are many tiles, threads take turns at them. Otherwise each gets
-// an equal part of the line by cost. A boundary may fall into a tile; the thread whose part begins the tile
-// carries it on and later takes over what the others made of its other chunks:
+// heads that share one KV head. Where there are many tiles, threads take them from a queue. Otherwise each
+// gets an equal part of the line by cost. A boundary may fall into a tile; the thread whose part begins the
+// tile finishes it: later it folds in the records that the others computed of its other chunks:
 //
 //   tiles      |  0   |      1        |  2  |  3  | ...
 //   threads    |---- 0 ----|--- 1 ---|---- 2 ----| ...       thread 0 takes over the end of tile 1
 //
-// All threads compute the same boundaries, each for itself.
+// Each thread computes the boundaries for itself; all get the same ones.
 #pragma once
 
 #include "kernels/attention_chunk.h"
@@ -17,15 +17,15 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// Rows of a tile: many uses of K and V of a chunk while they are in the cache, and still so few that the
-// rows' records are in it too. A multiple of MAX_ROWS.
+// Rows of a tile: enough to use K and V of a chunk often while they are in the processor's cache, and few
+// enough that the rows' records stay there too. A multiple of MAX_ROWS.
 constexpr int ATTENTION_TILE_ROWS = 96;
 
-// Fetching K and V of 16 tokens takes about as long as computing so many rows.
+// Fetching K and V of 16 tokens takes about as long as computing this many rows.
 constexpr int FETCHING_COST = 4;
 
-// For each thread, if all were as costly as the costliest: the last one to end is then at most an eighth
-// late.
+// Tiles for each thread, counted as if all cost as much as the costliest. Then the last thread ends at most
+// an eighth late.
 constexpr int MANY_TILES = 8;
 
 struct Tile {
@@ -40,7 +40,7 @@ struct Tile {
     int end_chunk() const { return (context.end + CHUNK - 1) / CHUNK; }
 };
 
-// What the token at `position` attends to.
+// The tokens that the token at `position` attends to.
 OCTAVO_INLINE Span seen_from(const Attention& instruction, int position, int seq_len) {
     const int begin = instruction.window > 0 ? larger(0, position + 1 - instruction.window) : 0;
     return {begin, instruction.causal ? position + 1 : seq_len};
@@ -48,7 +48,7 @@ OCTAVO_INLINE Span seen_from(const Attention& instruction, int position, int seq
 
 class Division {
   public:
-    // Of each context the tokens in `limits` count, which are some for every token of the group.
+    // Only the tokens of a context within `limits` count; every token of the step must see some of them.
     // `part_bytes` of memory hold the records of the part of a tile that its first thread does not compute.
     Division(const Attention& instruction, const AttentionGroup& group, Span limits, int num_threads,
              int64_t part_bytes)
@@ -67,7 +67,7 @@ class Division {
         }
     }
 
-    // Whether threads that take turns at whole tiles all end at about the same time.
+    // Whether threads that take whole tiles from a queue all end at about the same time.
     bool has_many_tiles() const { return greatest_cost_ * MANY_TILES * num_threads_ <= total_; }
 
     // Of all requests.
@@ -108,8 +108,8 @@ class Division {
     }
 
     int64_t cost(const Tile& tile) const {
-        const Span groups = groups_of(tile.context);
-        return (groups.end - groups.begin) * group_cost(tile);
+        const Span panels = panels_of(tile.context);
+        return (panels.end - panels.begin) * panel_cost(tile);
     }
 
     int64_t cost(int request) const {
@@ -135,21 +135,21 @@ class Division {
         if (!may_be_cut(tile)) {
             return 2 * into_tile < cost(tile) ? tile.first_chunk() : tile.end_chunk();
         }
-        const int64_t group = tile.context.begin / GROUP + into_tile / group_cost(tile);
-        const int chunk = static_cast<int>((group + CHUNK_GROUPS / 2) / CHUNK_GROUPS);
+        const int64_t panel = tile.context.begin / KV_PANEL + into_tile / panel_cost(tile);
+        const int chunk = static_cast<int>((panel + CHUNK_PANELS / 2) / CHUNK_PANELS);
         return smaller(larger(chunk, tile.first_chunk()), tile.end_chunk());
     }
 
   private:
     // Of 16 tokens.
-    int64_t group_cost(const Tile& tile) const {
+    int64_t panel_cost(const Tile& tile) const {
         return tile.num_tokens * rows_per_token(instruction_) + FETCHING_COST;
     }
 
     // Whether a thread's part of the tile fits the memory for it.
     bool may_be_cut(const Tile& tile) const {
         constexpr int ROUNDING = 2;  // a part's beginning and its end
-        const int64_t share = total_ / num_threads_ / (group_cost(tile) * CHUNK_GROUPS) + ROUNDING;
+        const int64_t share = total_ / num_threads_ / (panel_cost(tile) * CHUNK_PANELS) + ROUNDING;
         const int64_t num_chunks = smaller<int64_t>(share, tile.end_chunk() - tile.first_chunk());
         const int64_t num_rows = tile.num_tokens * rows_per_token(instruction_);
         const int64_t record_bytes = record_size(instruction_.cache.head_size) * sizeof(float);
@@ -175,15 +175,15 @@ struct Part {
     bool ends_tile() const { return end_chunk == tile.end_chunk(); }
 };
 
-// A thread's parts where threads take turns: whole tiles.
-class TurnsAtTiles {
+// A thread's parts where threads take them from a queue: whole tiles.
+class QueuedTiles {
   public:
-    TurnsAtTiles(const Division& division, Worker& worker)
-        : division_(division), turns_(worker, division.num_tiles()) {}
+    QueuedTiles(const Division& division, Worker& worker)
+        : division_(division), queue_(worker, division.num_tiles()) {}
 
     // Set `part` to the next one. False, and `part` is as it was, when there is none.
     bool next(Part& part) {
-        const int64_t index = turns_.next();
+        const int64_t index = queue_.next();
         if (index == division_.num_tiles()) {
             return false;
         }
@@ -205,7 +205,7 @@ class TurnsAtTiles {
     int64_t num_tiles() const { return division_.num_tiles(request_) * division_.num_kv_heads(); }
 
     const Division& division_;
-    Turns turns_;
+    WorkQueue queue_;
     int request_ = 0;
     int64_t first_ = 0;  // number of the request's first tile
 };

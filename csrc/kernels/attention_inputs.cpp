@@ -1,7 +1,7 @@
 // What attention reads: turned and scaled queries in a buffer, turned K and V in the cache.
-#include "kernels/attention.h"
+#include "kernels/declarations.h"
 #include "kernels/fp8.h"
-#include "kernels/kv_pages.h"
+#include "kernels/kv_panels.h"
 #include "kernels/rows.h"
 
 namespace octavo::OCTAVO_ISA {
@@ -33,28 +33,29 @@ float encode(const float* x, int size, uint8_t* out) {
     return scale;
 }
 
-// Put one token's k and v, [head_size] each, into its lane of a group.
+// Put one token's k and v, [head_size] each, into its lane of a panel.
 template <class Number>
-void put(const float* k, const float* v, int head_size, const GroupPage& page, int lane) {
+void put(const float* k, const float* v, int head_size, const KVPanel& panel, int lane) {
     constexpr int WIDTH = NEIGHBOURS<Number>;
     Number numbers[MAX_HEAD_SIZE];
     const float key_scale = encode(k, head_size, numbers);
-    Number* keys = reinterpret_cast<Number*>(page.keys) + lane * WIDTH;
+    Number* keys = reinterpret_cast<Number*>(panel.keys) + lane * WIDTH;
     for (int d = 0; d < head_size; d += WIDTH) {
-        __builtin_memcpy(keys + d * GROUP, numbers + d, WIDTH * sizeof(Number));
+        __builtin_memcpy(keys + d * KV_PANEL, numbers + d, WIDTH * sizeof(Number));
     }
     const float value_scale = encode(v, head_size, numbers);
-    Number* values = reinterpret_cast<Number*>(page.values) + lane / WIDTH * head_size * WIDTH + lane % WIDTH;
+    Number* values =
+        reinterpret_cast<Number*>(panel.values) + lane / WIDTH * head_size * WIDTH + lane % WIDTH;
     for (int d = 0; d < head_size; ++d) {
         values[d * WIDTH] = numbers[d];
     }
-    if (page.key_scales != nullptr) {
-        page.key_scales[lane] = key_scale;
-        page.value_scales[lane] = value_scale;
+    if (panel.key_scales != nullptr) {
+        panel.key_scales[lane] = key_scale;
+        panel.value_scales[lane] = value_scale;
     }
 }
 
-using Put = void (*)(const float*, const float*, int, const GroupPage&, int);
+using Put = void (*)(const float*, const float*, int, const KVPanel&, int);
 
 Put put_for(KVType type) {
     switch (type) {
@@ -70,14 +71,14 @@ Put put_for(KVType type) {
 // Put k and v of token `t` of the step into the cache.
 void write_cache(const AttentionInputs& instruction, const Step& step, int64_t t, int kv_head, int64_t slot) {
     const KVCache& cache = instruction.cache;
-    const int size = cache.head_size, lane = static_cast<int>(slot % GROUP);
+    const int size = cache.head_size, lane = static_cast<int>(slot % KV_PANEL);
     const int offset = static_cast<int>(slot % cache.block_size);
-    const GroupPage page = group_page(cache, slot / cache.block_size, offset - lane, kv_head);
+    const KVPanel panel = kv_panel(cache, slot / cache.block_size, offset - lane, kv_head);
     const float* angles = instruction.style == RopeStyle::none ? nullptr : step.row(instruction.angles, t);
     float k[MAX_HEAD_SIZE];
     rope_head(step.row(instruction.k, t) + kv_head * size, angles, instruction.style, size,
               instruction.rotary_size, 1.0f, k);
-    put_for(cache.type)(k, step.row(instruction.v, t) + kv_head * size, size, page, lane);
+    put_for(cache.type)(k, step.row(instruction.v, t) + kv_head * size, size, panel, lane);
 }
 
 // Turn and scale the query heads that share a KV head.
@@ -103,19 +104,19 @@ void write(const AttentionInputs& instruction, const Step& step, int64_t t, int 
 
 void attention_inputs(const AttentionInputs& instruction, const Step& step, Worker& worker) {
     const int num_kv_heads = instruction.cache.num_kv_heads;
-    if (step.num_tokens < ROWS_OF_TURNS) {
+    if (step.num_tokens < MIN_QUEUE_ROWS) {
         const Range heads = share(step.num_tokens * num_kv_heads, worker);
         for (int64_t i = heads.begin; i < heads.end; ++i) {
             write(instruction, step, i / num_kv_heads, static_cast<int>(i % num_kv_heads));
         }
         return;
     }
-    // Neighbours in a group share the cache lines of its K.
-    const int64_t total = (step.num_tokens + GROUP - 1) / GROUP;
-    Turns turns(worker, total);
-    for (int64_t turn; (turn = turns.next()) < total;) {
-        const int64_t end = smaller((turn + 1) * GROUP, step.num_tokens);
-        for (int64_t t = turn * GROUP; t < end; ++t) {
+    // Neighbours in a panel share the cache lines of its K.
+    const int64_t total = (step.num_tokens + KV_PANEL - 1) / KV_PANEL;
+    WorkQueue queue(worker, total);
+    for (int64_t item; (item = queue.next()) < total;) {
+        const int64_t end = smaller((item + 1) * KV_PANEL, step.num_tokens);
+        for (int64_t t = item * KV_PANEL; t < end; ++t) {
             for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
                 write(instruction, step, t, kv_head);
             }

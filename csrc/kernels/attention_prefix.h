@@ -1,16 +1,17 @@
 // The prefix that all requests of a step share, attended to in advance.
 //
 // A tile's rows are one request's, and few where it runs few tokens: then fetching K and V is most of the
-// work. Those of a shared prefix need not be fetched once for each request. So a first pass attends to the
-// prefix's whole chunks with the rows of all requests side by side, as if all tokens were one request's that
-// follow the prefix, and keeps their records in shared scratch. A second pass goes on with them:
+// work. K and V of a shared prefix need not be fetched once for each request. So a first pass attends to the
+// whole chunks of the prefix with the rows of all requests side by side, as if all tokens belonged to one
+// request and followed the prefix. It keeps the rows' records in shared scratch. A second pass goes on from
+// these records:
 //
 //   request 0   | chunk 0 | chunk 1 | ...
 //   request 1   | chunk 0 | chunk 1 |  ...
 //   request 2   | chunk 0 | chunk 1 |....
 //               |--- first pass ----|- second -
 //
-// A row's chunks and their order stay what they are, and so do its bits.
+// A row still goes through the same chunks in the same order, so its bits stay the same.
 #pragma once
 
 #include "kernels/attention_division.h"
@@ -19,7 +20,8 @@ namespace octavo::OCTAVO_ISA {
 
 constexpr int END = 0x7fffffff;  // of all contexts
 
-// Numbers in the shared scratch between two passes. Room for them is reserved, and touched only when used.
+// Numbers that may be kept in shared scratch between two passes. The memory is reserved, and touched only
+// when used.
 constexpr int64_t MOST_KEPT = 16 << 20;
 
 // One way through the tokens of a step.
@@ -53,8 +55,8 @@ OCTAVO_INLINE int64_t num_kept(const Attention& instruction, int64_t num_tokens)
 }
 
 // In units of what computing a row over 16 tokens costs: to keep a record and take it up again, and for each
-// thread to wait once more. Measured with 2 to 32 requests and prefixes of 128 to 1024 tokens: keeping takes 3 to
-// 5 units, and about as many are lost where threads end at different times.
+// thread to wait once more. Measured with 2 to 32 requests and prefixes of 128 to 1024 tokens: keeping takes
+// 3 to 5 units, and about as many are lost where threads end at different times.
 constexpr int KEEPING_COST = 8, WAITING_COST = 50;
 
 // How many tokens of the prefix that all requests share to attend to in advance; 0 if it does not pay.
@@ -69,7 +71,7 @@ inline int tokens_in_advance(const Attention& instruction, const AttentionGroup&
         const int* starts = group.query_start_loc + request;
         num_fewer += Division::num_tiles(instruction, starts[1] - starts[0]);
     }
-    const int64_t num_fetched = num_fewer * instruction.cache.num_kv_heads * num_chunks * CHUNK_GROUPS;
+    const int64_t num_fetched = num_fewer * instruction.cache.num_kv_heads * num_chunks * CHUNK_PANELS;
     const int64_t num_rows = int64_t{num_tokens} * instruction.num_heads;
     const int64_t saved = num_fetched * FETCHING_COST;
     return saved > num_rows * KEEPING_COST + num_threads * WAITING_COST ? num_chunks * CHUNK : 0;

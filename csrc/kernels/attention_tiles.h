@@ -2,8 +2,8 @@
 //
 // Both products are of tiles with the same shapes, 16 rows [16][depth] times [depth / 2][16][2]:
 //
-//   scores = queries [rows][head_size] x K, a tile is `depth` features of a group of 16 tokens
-//   values = weights [rows][CHUNK] x V, a tile is 16 features of `depth` tokens, one group or two
+//   scores = queries [rows][head_size] x K, a tile is `depth` features of a panel of 16 tokens
+//   values = weights [rows][CHUNK] x V, a tile is 16 features of `depth` tokens, one panel or two
 //
 // Tiles sum in an order of their own (see multiply_amx.h), so on this instruction set all rows go this way.
 #pragma once
@@ -30,40 +30,38 @@ class AttentionTiles {
 
     // Rows that go over a chunk together. Where K and V of a chunk, 16 rows and their scores fit the
     // first-level cache, no more than that; otherwise the more the fewer times they are read.
-    static int block_rows(int head_size) { return is_small(head_size) ? LANES : 2 * LANES; }
+    static int strip_rows(int head_size) { return is_small(head_size) ? LANES : 2 * LANES; }
 
     // Those that are computed for such rows: two by two, as AMX tiles hold V.
-    static Span groups(const Span* seen, int num_rows) {
-        const Span any = groups_seen(seen, num_rows);
+    static Span panels(const Span* seen, int num_rows) {
+        const Span any = panels_seen(seen, num_rows);
         return {any.begin & ~1, (any.end + 1) & ~1};
     }
 
-    // Whether V of groups 2 i and 2 i + 1 must lie together.
-    bool takes_pairs() const { return depth_ == 2 * GROUP; }
+    // Whether V of panels 2 i and 2 i + 1 must lie together.
+    bool takes_pairs() const { return depth_ == 2 * KV_PANEL; }
 
     // The records of up to MAX_ROWS rows, whose queries lie one after the other, over a chunk of which each
-    // sees `seen[row]`. What is to be done `meanwhile` is done between the products, before records are
+    // sees `seen[row]`. `meanwhile` is called between the products, before records are
     // written.
     template <class Meanwhile>
     void attend(int num_rows, const Operand* queries, const Chunk& chunk, const Span* seen, float* records,
                 Meanwhile meanwhile) {
         alignas(64) float scores[MAX_ROWS * CHUNK];
         configure(num_rows);
-        const Span span = groups(seen, num_rows);
+        const Span span = panels(seen, num_rows);
         const int head_size = chunk.head_size;
         multiply(
-            {queries, MAX_HEAD_SIZE, head_size}, {span.end - span.begin, GROUP},
-            [=, pages = chunk.pages + span.begin](int d, int column) {
-                return pages[column].keys + d * GROUP * 2;
-            },
-            scores + span.begin * GROUP, CHUNK);
+            {queries, MAX_HEAD_SIZE, head_size}, {span.end - span.begin, KV_PANEL},
+            [=, kv = chunk.kv + span.begin](int d, int column) { return kv[column].keys + d * KV_PANEL * 2; },
+            scores + span.begin * KV_PANEL, CHUNK);
         meanwhile();
         weigh(scores, num_rows, chunk, span, seen, records);
         multiply(
-            {weights_of(scores) + span.begin * GROUP, WEIGHTS_APART, (span.end - span.begin) * GROUP},
+            {weights_of(scores) + span.begin * KV_PANEL, WEIGHTS_APART, (span.end - span.begin) * KV_PANEL},
             {head_size / LANES, head_size},
-            [pages = chunk.pages + span.begin](unsigned token, int column) {
-                return pages[token / GROUP].values + column * LANES * 4;
+            [kv = chunk.kv + span.begin](unsigned token, int column) {
+                return kv[token / KV_PANEL].values + column * LANES * 4;
             },
             records, record_size(head_size));
     }
@@ -77,22 +75,22 @@ class AttentionTiles {
     static constexpr bool is_small(int head_size) { return head_size <= 64; }
 
     // What multiplies tiles sleeps after 0.3 us without work, and takes as long to wake (on Sapphire Rapids).
-    // It stays awake during the softmax of so many rows, also where another process has half of the core.
+    // It stays awake during the softmax of this many rows, also where another process has half of the core.
     static constexpr int ROWS_AWAKE = 4;
 
-    // With so few rows memory sets the pace: fetching ahead only gets in the way, and four columns are no faster
-    // than two, which are read more nearly in order.
+    // With so few rows memory sets the pace: fetching ahead only gets in the way, and four columns are no
+    // faster than two, which are read more nearly in order.
     static constexpr int FEW_ROWS = 8;
 
-    // As softmax. It keeps awake what multiplies tiles, and fetches, if rows are more than a few. (With larger
-    // heads products take so long that neither pays.)
+    // As softmax. It keeps awake what multiplies tiles, and fetches, if rows are more than a few. (With
+    // larger heads products take so long that neither pays.)
     static void weigh(float* scores, int num_rows, const Chunk& chunk, Span span, const Span* seen,
                       float* records) {
         for (int begin = 0, end; begin < num_rows; begin = end) {
             end = smaller(begin + ROWS_AWAKE, num_rows);
             if (num_rows > FEW_ROWS && is_small(chunk.head_size)) {
                 fetch(chunk, {begin, end}, num_rows);
-                _tile_dpbf16ps(0, 4, 6);  // of whatever there is
+                _tile_dpbf16ps(0, 4, 6);  // of the tiles' present contents: only its timing matters
             }
             softmax<ROWS_AWAKE>(scores + begin * CHUNK, end - begin, chunk, span, seen + begin,
                                 weights_of(scores + begin * CHUNK), WEIGHTS_APART,
@@ -102,17 +100,17 @@ class AttentionTiles {
 
     // The share of `rows` among `num_rows` of what is to be fetched: all at once would hold up the softmax.
     static void fetch(const Chunk& chunk, Span rows, int num_rows) {
-        const int lines = GROUP * chunk.head_size * static_cast<int>(sizeof(Number)) / 64;
-        for (int group = chunk.fetched.begin; group < chunk.fetched.end; ++group) {
+        const int lines = KV_PANEL * chunk.head_size * static_cast<int>(sizeof(Number)) / 64;
+        for (int panel = chunk.fetched.begin; panel < chunk.fetched.end; ++panel) {
             for (int line = lines * rows.begin / num_rows; line < lines * rows.end / num_rows; ++line) {
-                prefetch_far(chunk.ahead[group].keys + line * 64);
-                prefetch_far(chunk.ahead[group].values + line * 64);
+                prefetch_far(chunk.ahead[panel].keys + line * 64);
+                prefetch_far(chunk.ahead[panel].values + line * 64);
             }
         }
     }
 
-    // Tiles for so many rows: 0 to 3 are sums, 4 is rows and 5 those below, 6 and 7 are columns. Sums 2 and 3
-    // are of the rows below, or if there are none of the first.
+    // Set up the tiles for `num_rows`: 0 to 3 are sums, 4 is rows and 5 those below, 6 and 7 are columns.
+    // Sums 2 and 3 are of the rows below, or if there are none of the first.
     void configure(int num_rows) {
         if (num_rows == num_rows_) {
             return;

@@ -5,20 +5,20 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// What fits the registers: sums of ROWS x key_groups(ROWS), or of ROWS x VALUE_VECTORS, a vector for each
+// What fits the registers: sums of ROWS x key_panels(ROWS), or of ROWS x VALUE_VECTORS, a vector for each
 // column of them, and a splat. Few rows take more columns: enough sums at work to hide the latency.
 #if defined(__AVX512F__)
 constexpr int VECTOR_ROWS = 6;
 constexpr int VALUE_VECTORS = 4;
 
-constexpr int key_groups(int rows) {
+constexpr int key_panels(int rows) {
     return rows <= 2 ? 8 : 4;
 }
 #else
 constexpr int VECTOR_ROWS = 3;
 constexpr int VALUE_VECTORS = 1;
 
-constexpr int key_groups(int) {
+constexpr int key_panels(int) {
     return 1;
 }
 #endif
@@ -81,35 +81,35 @@ OCTAVO_INLINE void multiply(Numbers numbers, Operands operands, f32x16 (&sums)[R
     }
 }
 
-// scores [ROWS][CHUNK] of `groups` = queries [ROWS][MAX_HEAD_SIZE] times K.
+// scores [ROWS][CHUNK] of `panels` = queries [ROWS][MAX_HEAD_SIZE] times K.
 template <class Element, int ROWS>
 __attribute__((noinline)) void score(const typename Element::Operand* queries, const Chunk& chunk,
-                                     Span groups, float* scores) {
+                                     Span panels, float* scores) {
     using Number = typename Element::Number;
-    constexpr int KEY_GROUPS = key_groups(ROWS), WIDTH = NEIGHBOURS<Number>;
+    constexpr int KEY_PANELS = key_panels(ROWS), WIDTH = NEIGHBOURS<Number>;
     const int head_size = chunk.head_size;
-    for (int begin = groups.begin; begin < groups.end; begin += KEY_GROUPS) {
-        const Number *keys[KEY_GROUPS], *ahead[KEY_GROUPS];
-        f32x16 sums[ROWS][KEY_GROUPS];
-        for (int w = 0; w < KEY_GROUPS; ++w) {
-            const int group = smaller(begin + w, groups.end - 1);  // the last one again, rather than fewer
-            keys[w] = reinterpret_cast<const Number*>(chunk.pages[group].keys);
-            ahead[w] = reinterpret_cast<const Number*>(chunk.fetched_beside(group).keys);
+    for (int begin = panels.begin; begin < panels.end; begin += KEY_PANELS) {
+        const Number *keys[KEY_PANELS], *ahead[KEY_PANELS];
+        f32x16 sums[ROWS][KEY_PANELS];
+        for (int w = 0; w < KEY_PANELS; ++w) {
+            const int panel = smaller(begin + w, panels.end - 1);  // the last one again, rather than fewer
+            keys[w] = reinterpret_cast<const Number*>(chunk.kv[panel].keys);
+            ahead[w] = reinterpret_cast<const Number*>(chunk.fetched_beside(panel).keys);
             for (int row = 0; row < ROWS; ++row) {
                 sums[row][w] = zeros();
             }
         }
         for (int d = 0; d < head_size; d += WIDTH) {
-            for (int w = 0; w < KEY_GROUPS; ++w) {
-                prefetch(ahead[w] + d * GROUP);
+            for (int w = 0; w < KEY_PANELS; ++w) {
+                prefetch(ahead[w] + d * KV_PANEL);
             }
-            multiply<Element, ROWS, KEY_GROUPS>([&](int w) { return keys[w] + d * GROUP; },
+            multiply<Element, ROWS, KEY_PANELS>([&](int w) { return keys[w] + d * KV_PANEL; },
                                                 [&](int row) { return queries + row * MAX_HEAD_SIZE + d; },
                                                 sums);
         }
-        for (int w = 0; w < KEY_GROUPS; ++w) {
+        for (int w = 0; w < KEY_PANELS; ++w) {
             for (int row = 0; row < ROWS; ++row) {
-                store(scores + row * CHUNK + smaller(begin + w, groups.end - 1) * GROUP, sums[row][w]);
+                store(scores + row * CHUNK + smaller(begin + w, panels.end - 1) * KV_PANEL, sums[row][w]);
             }
         }
     }
@@ -118,7 +118,7 @@ __attribute__((noinline)) void score(const typename Element::Operand* queries, c
 // VECTORS x 16 of the values in each row's record, from number `d` on = weights [ROWS][CHUNK] times V.
 template <class Element, int ROWS, int VECTORS>
 __attribute__((noinline)) void weigh(const typename Element::Operand* weights, const Chunk& chunk,
-                                     Span groups, int d, float* records) {
+                                     Span panels, int d, float* records) {
     using Number = typename Element::Number;
     constexpr int WIDTH = NEIGHBOURS<Number>;
     const int head_size = chunk.head_size;
@@ -128,22 +128,22 @@ __attribute__((noinline)) void weigh(const typename Element::Operand* weights, c
             sums[row][w] = zeros();
         }
     }
-    for (int group = groups.begin; group < groups.end; ++group) {
-        const Number* values = reinterpret_cast<const Number*>(chunk.pages[group].values) + d * WIDTH;
-        const Number* ahead = reinterpret_cast<const Number*>(chunk.fetched_beside(group).values) + d * WIDTH;
-        for (int token = 0; token < GROUP; token += WIDTH) {
+    for (int panel = panels.begin; panel < panels.end; ++panel) {
+        const Number* values = reinterpret_cast<const Number*>(chunk.kv[panel].values) + d * WIDTH;
+        const Number* ahead = reinterpret_cast<const Number*>(chunk.fetched_beside(panel).values) + d * WIDTH;
+        for (int token = 0; token < KV_PANEL; token += WIDTH) {
             const int first = token * head_size;
             for (int w = 0; w < VECTORS; ++w) {
-                prefetch(ahead + first + w * GROUP * WIDTH);
+                prefetch(ahead + first + w * KV_PANEL * WIDTH);
             }
             multiply<Element, ROWS, VECTORS>(
-                [&](int w) { return values + first + w * GROUP * WIDTH; },
-                [&](int row) { return weights + row * CHUNK + group * GROUP + token; }, sums);
+                [&](int w) { return values + first + w * KV_PANEL * WIDTH; },
+                [&](int row) { return weights + row * CHUNK + panel * KV_PANEL + token; }, sums);
         }
     }
     for (int row = 0; row < ROWS; ++row) {
         for (int w = 0; w < VECTORS; ++w) {
-            store(records + row * record_size(head_size) + d + w * GROUP, sums[row][w]);
+            store(records + row * record_size(head_size) + d + w * KV_PANEL, sums[row][w]);
         }
     }
 }
@@ -155,15 +155,15 @@ void attend_rows(const typename Element::Operand* queries, const Chunk& chunk, c
                  float* records) {
     alignas(64) float scores[ROWS * CHUNK];
     alignas(64) typename Element::Operand weights[ROWS * CHUNK];
-    const Span groups = groups_seen(seen, ROWS);
-    score<Element, ROWS>(queries, chunk, groups, scores);
-    softmax<ROWS>(scores, ROWS, chunk, groups, seen, weights, CHUNK, records);
+    const Span panels = panels_seen(seen, ROWS);
+    score<Element, ROWS>(queries, chunk, panels, scores);
+    softmax<ROWS>(scores, ROWS, chunk, panels, seen, weights, CHUNK, records);
     int d = 0;
-    for (; d + VALUE_VECTORS * GROUP <= chunk.head_size; d += VALUE_VECTORS * GROUP) {
-        weigh<Element, ROWS, VALUE_VECTORS>(weights, chunk, groups, d, records);
+    for (; d + VALUE_VECTORS * KV_PANEL <= chunk.head_size; d += VALUE_VECTORS * KV_PANEL) {
+        weigh<Element, ROWS, VALUE_VECTORS>(weights, chunk, panels, d, records);
     }
-    for (; d < chunk.head_size; d += GROUP) {
-        weigh<Element, ROWS, 1>(weights, chunk, groups, d, records);
+    for (; d < chunk.head_size; d += KV_PANEL) {
+        weigh<Element, ROWS, 1>(weights, chunk, panels, d, records);
     }
 }
 
@@ -177,13 +177,13 @@ class AttentionVectors {
 
     explicit AttentionVectors(int) {}
 
-    static constexpr int block_rows(int) { return MAX_ROWS; }
+    static constexpr int strip_rows(int) { return MAX_ROWS; }
 
-    static Span groups(const Span* seen, int num_rows) { return groups_seen(seen, num_rows); }
+    static Span panels(const Span* seen, int num_rows) { return panels_seen(seen, num_rows); }
 
     static constexpr bool takes_pairs() { return false; }
 
-    // As attend_rows, of up to MAX_ROWS, after what is to be done `meanwhile`.
+    // Calls `meanwhile`, then attend_rows for up to MAX_ROWS rows.
     template <int ROWS = MAX_ROWS, class Meanwhile>
     void attend(int num_rows, const Operand* queries, const Chunk& chunk, const Span* seen, float* records,
                 Meanwhile meanwhile) {

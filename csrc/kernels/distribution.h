@@ -23,15 +23,15 @@ struct ChunkLargest {
 };
 
 inline ChunkLargest find_largest_of_chunk(const float* logits, Range tokens) {
-    constexpr int VECTORS = BLOCK_TOKENS / LANES;
+    constexpr int VECTORS = SEGMENT_TOKENS / LANES;
     f32x16 largest[VECTORS], poison[VECTORS];
     for (int v = 0; v < VECTORS; ++v) {
         largest[v] = splat(-INFINITY);
         poison[v] = zeros();
     }
-    for_each_block(logits, tokens, [&](const float* block, int64_t) {
+    for_each_segment(logits, tokens, [&](const float* segment, int64_t) {
         for (int v = 0; v < VECTORS; ++v) {
-            const f32x16 x = load(block + v * LANES);
+            const f32x16 x = load(segment + v * LANES);
             largest[v] = max(x, largest[v]);
             // NaN times 0 and inf times 0 are NaN, which stays; -inf is allowed, and raised first.
             poison[v] = fma(max(splat(LOWEST), x), zeros(), poison[v]);
@@ -122,13 +122,13 @@ OCTAVO_INLINE double exp_of(const Distribution& d, float logit) {
 inline double sum_of_exps(const Distribution& d, Team& team) {
     return sum_over_chunks<double>(d.size, team, [&](Range tokens) {
         double lanes[LANES] = {};
-        for_each_block(d.logits, tokens, [&](const float* block, int64_t first) {
-            if (largest_of_block(block) < d.cut.logit) {
+        for_each_segment(d.logits, tokens, [&](const float* segment, int64_t first) {
+            if (largest_of_segment(segment) < d.cut.logit) {
                 return;
             }
-            for (int i = 0; i < BLOCK_TOKENS; i += LANES) {
+            for (int i = 0; i < SEGMENT_TOKENS; i += LANES) {
                 for (int lane = 0; lane < LANES; ++lane) {
-                    const float logit = block[i + lane];
+                    const float logit = segment[i + lane];
                     const double exp = exp_of(d, logit);
                     lanes[lane] += d.cut.keeps(logit, first + i + lane) ? exp : 0;
                 }
@@ -146,34 +146,34 @@ inline double sum_of_exps(const Distribution& d, Team& team) {
 inline int64_t count_at_least(const Distribution& d, float logit, Team& team) {
     return sum_over_chunks<int64_t>(d.size, team, [&](Range tokens) {
         int64_t count = 0;
-        for_each_block(d.logits, tokens, [&](const float* block, int64_t first) {
-            if (largest_of_block(block) < logit) {
+        for_each_segment(d.logits, tokens, [&](const float* segment, int64_t first) {
+            if (largest_of_segment(segment) < logit) {
                 return;
             }
-            for (int i = 0; i < BLOCK_TOKENS; ++i) {
-                count += (block[i] >= logit) & d.cut.keeps(block[i], first + i);
+            for (int i = 0; i < SEGMENT_TOKENS; ++i) {
+                count += (segment[i] >= logit) & d.cut.keeps(segment[i], first + i);
             }
         });
         return count;
     });
 }
 
-// Put the entries of the `k` most likely of `tokens`, and perhaps of some more, into `out`, which has room
-// for all of them, by their ids. Returns how many there are.
+// Put the entries of the `k` most likely of `tokens`, and perhaps of some more, into `out`, in the order of
+// their ids. `out` must be able to hold all of `tokens`. Returns the number of entries.
 inline int64_t gather_range(const Distribution& d, Range tokens, int64_t k, uint64_t* out) {
     Cut cut = d.cut;
     int64_t count = 0;
-    for_each_block(d.logits, tokens, [&](const float* block, int64_t first) {
-        if (largest_of_block(block) < cut.logit) {
+    for_each_segment(d.logits, tokens, [&](const float* segment, int64_t first) {
+        if (largest_of_segment(segment) < cut.logit) {
             return;
         }
-        for (int i = 0; i < BLOCK_TOKENS; ++i) {
-            if (cut.keeps(block[i], first + i)) {
-                out[count++] = make_entry(block[i], first + i);
+        for (int i = 0; i < SEGMENT_TOKENS; ++i) {
+            if (cut.keeps(segment[i], first + i)) {
+                out[count++] = make_entry(segment[i], first + i);
             }
         }
         // From then on few tokens are likely enough to be looked at.
-        if (count > 2 * k + BLOCK_TOKENS) {
+        if (count > 2 * k + SEGMENT_TOKENS) {
             cut = cut_at(keep_largest(out, count, k));
             count = k;
         }

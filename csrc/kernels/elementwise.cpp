@@ -1,7 +1,6 @@
-#include "kernels/elementwise.h"
-
 #include <cmath>
 
+#include "kernels/declarations.h"
 #include "kernels/rows.h"
 #include "kernels/simd.h"
 #include "program/packing.h"
@@ -17,6 +16,23 @@ void embedding(const Embedding& instruction, const Step& step, Worker& worker) {
         float* out = step.row(instruction.out, t);
         dequantize_row(instruction.format, row, instruction.k, out);
         scale_row(out, instruction.k, instruction.scale);
+    }
+}
+
+void replace_rows(const ReplaceRows& instruction, const Step& step, Worker& worker) {
+    const RowsInput& given = step.rows_inputs.data()[instruction.input];
+    const Range tokens = share(step.num_tokens, worker);
+    const int64_t width = instruction.x.num_columns, num_bytes = width * sizeof(float);
+    if (step.row(instruction.x, 0) != step.row(instruction.out, 0)) {
+        for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+            __builtin_memcpy(step.row(instruction.out, t), step.row(instruction.x, t), num_bytes);
+        }
+    }
+    for (int64_t i = 0; i < given.num_rows && given.indices[i] < tokens.end; ++i) {
+        if (given.indices[i] >= tokens.begin) {
+            __builtin_memcpy(step.row(instruction.out, given.indices[i]), given.values + i * width,
+                             num_bytes);
+        }
     }
 }
 

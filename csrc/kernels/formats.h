@@ -1,8 +1,8 @@
 // How weights lie in memory once they are packed. The bytes are those of the file in another order.
 //
 // A matrix [N, K] (out, in) is cut into panels of 16 outputs, because a vector has 16 lanes and a lane is an
-// output: no linear map ever adds across lanes. The last panel is filled up with zero rows. Within a panel k runs
-// on, and what 16 outputs need for the next few k lies together.
+// output: no linear map ever adds across lanes. The last panel is filled up with zero rows. Within a panel k
+// runs on, and what 16 outputs need for the next few k lies together.
 //
 //   F32, F16     [K][16]
 //   BF16         [K' / 2][16][2]      pairs of k, K' = K rounded up to 32 and filled up with zeros
@@ -10,7 +10,7 @@
 //
 // Planes. A quant is an unsigned number of LOW + HIGH bits; its low bits lie in the low plane, its high bits
 // in the high plane (for formats that have one). Take the quants as rows r = k / 4 of 64 bytes: byte [c][i]
-// of row r is the quant of output c and k = 4 r + i, as the dot product instructions want it. A plane of b
+// of row r is the quant of output c and k = 4 r + i, as the dot product instructions take it. A plane of b
 // bits keeps 8 / b such rows in one vector of 64 bytes: row r is in vector r / (8 / b), shifted left by b *
 // (r % (8 / b)).
 //
@@ -33,9 +33,9 @@ constexpr int PANEL = 16;  // outputs
 
 struct FormatInfo {
     const char* name;
-    int block;        // elements of a block of the file
-    int block_bytes;  // bytes of a block of the file
-    int low_bits;     // of a quant; 0 for formats of plain numbers
+    int quant_block;        // weights that the file keeps together with their scales
+    int quant_block_bytes;  // of the file
+    int low_bits;           // of a quant; 0 for formats of plain numbers
     int high_bits;
     int zero;               // the quant that stands for 0
     int scale_block;        // elements that share a scale: 16 or 32

@@ -1,7 +1,7 @@
 // The kernels of one instruction set, as a table of functions.
 //
-// Every function is called by all threads of the pool at once, each with its own Worker, and returns when its
-// own part is done; whoever calls puts a barrier behind it. The result of a row depends on that row (for
+// All threads of the pool call a function at the same time, each with its own Worker. It returns when the
+// thread's own part is done; the caller then waits at a barrier. The result of a row depends on that row (for
 // attention: on its request) alone, never on other rows, on the number of threads or on how a prompt was cut
 // into steps.
 #pragma once
@@ -16,19 +16,15 @@ struct SampleArguments;  // kernels/sampling.h
 enum class Arithmetic;   // kernels/probes.h
 
 struct Kernels {
-    void (*embedding)(const Embedding&, const Step&, Worker&);
-    void (*rope_angles)(const RopeAngles&, const Step&, Worker&);
-    void (*rms_norm)(const RmsNorm&, const Step&, Worker&);
-    void (*linear)(const Linear&, const Step&, Worker&);
-    void (*activate_and_mul)(const ActivateAndMul&, const Step&, Worker&);
-    void (*rope)(const Rope&, const Step&, Worker&);
-    void (*attention_inputs)(const AttentionInputs&, const Step&, Worker&);
-    void (*attention)(const Attention&, const Step&, Worker&);
-    void (*sample)(const SampleArguments&, Worker&);
+#define OCTAVO_FUNCTION(Record, kernel) void (*kernel)(const Record&, const Step&, Worker&);
+    OCTAVO_INSTRUCTIONS(OCTAVO_FUNCTION)
+#undef OCTAVO_FUNCTION
 
-    // Bytes of Step::shared_scratch that `linear` and `attention` want for a step of `num_tokens`.
+    // Bytes of Step::shared_scratch that `linear` and `attention` need for a step of `num_tokens`.
     int64_t (*linear_scratch_bytes)(const Linear&, int64_t num_tokens);
     int64_t (*attention_scratch_bytes)(const Attention&, int64_t num_tokens, int num_threads);
+
+    void (*sample)(const SampleArguments&, Worker&);
 
     // For benchmarks: kernels/probes.h.
     void (*probe_memory)(const uint8_t* data, int64_t num_bytes, Worker&);

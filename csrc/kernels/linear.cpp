@@ -1,20 +1,19 @@
 // Linear maps: norm and rounding of the input, products, and what is done with each finished tile.
 //
 // Threads divide the outputs, never a sum. With few rows every thread prepares all of them for itself, which
-// takes less time than waiting for another and fetching what it wrote; with many they prepare a share each and
-// meet.
-#include "kernels/linear.h"
-
+// takes less time than waiting for another and fetching what it wrote; with many they prepare a share each
+// and meet.
+#include "kernels/bump_allocator.h"
+#include "kernels/declarations.h"
 #include "kernels/multiply.h"
 #include "kernels/multiply_amx.h"
-#include "kernels/pieces.h"
 #include "kernels/rows.h"
 
 namespace octavo::OCTAVO_ISA {
 
 namespace {
 
-// To wait for other threads and to fetch what they prepared takes about as long as preparing so many rows.
+// To wait for other threads and to fetch what they prepared takes about as long as preparing this many rows.
 // (SmolLM2-135M, two threads.)
 constexpr int64_t ROWS_OF_WAITING = 16;
 
@@ -22,7 +21,7 @@ constexpr int64_t ROWS_OF_WAITING = 16;
 // server processors have; panels take the rest.
 constexpr int64_t CACHED_BYTES = 1 << 20;
 
-// Whether each thread prepares all rows. Its own scratch has room for ROW_PADDING.
+// Whether each thread prepares all rows, of which its own scratch can hold ROW_PADDING.
 bool prepares_alone(int64_t num_rows, int num_threads) {
     return num_rows <= ROW_PADDING && num_rows * (num_threads - 1) <= ROWS_OF_WAITING * num_threads;
 }
@@ -40,19 +39,19 @@ struct Kinds {
     }
 };
 
-QuantizedRow take_quantized(int64_t rows, int64_t k, Pieces& pieces) {
+QuantizedRow allocate_quantized(int64_t rows, int64_t k, BumpAllocator& scratch) {
     const int64_t blocks = rows * (k / 32);
     QuantizedRow first;
-    first.values = pieces.take<int8_t>(rows * k);
-    first.scales = pieces.take<float>(blocks);
-    first.scaled_sums = pieces.take<float>(blocks);
-    first.sums = pieces.take<int32_t>(blocks);
-    first.half_sums = pieces.take<int32_t>(2 * blocks);
+    first.values = scratch.allocate<int8_t>(rows * k);
+    first.scales = scratch.allocate<float>(blocks);
+    first.scaled_sums = scratch.allocate<float>(blocks);
+    first.sums = scratch.allocate<int32_t>(blocks);
+    first.half_sums = scratch.allocate<int32_t>(2 * blocks);
     return first;
 }
 
-// Room for `num_rows` prepared rows.
-Activations lay_out(const Linear& linear, int64_t num_rows, Pieces& pieces) {
+// Allocate `num_rows` prepared rows.
+Activations lay_out(const Linear& linear, int64_t num_rows, BumpAllocator& scratch) {
     const Kinds kinds(linear);
     const int64_t rows = round_up(num_rows, ROW_PADDING);
     Activations x{};
@@ -63,13 +62,13 @@ Activations lay_out(const Linear& linear, int64_t num_rows, Pieces& pieces) {
     x.pairs_tiled = true;
 #endif
     if (kinds.quants) {
-        x.quantized = take_quantized(rows, x.k, pieces);
+        x.quantized = allocate_quantized(rows, x.k, scratch);
     }
     if (kinds.pairs) {
-        x.pairs = pieces.take<uint16_t>(rows * x.padded_k);
+        x.pairs = scratch.allocate<uint16_t>(rows * x.padded_k);
     }
     if (kinds.numbers) {
-        x.numbers = pieces.take<float>(rows * x.k);
+        x.numbers = scratch.allocate<float>(rows * x.k);
     }
     return x;
 }
@@ -77,14 +76,14 @@ Activations lay_out(const Linear& linear, int64_t num_rows, Pieces& pieces) {
 // Prepares rows of a linear map's input.
 class Preparation {
   public:
-    // Takes room for one row, to work in.
-    Preparation(const Linear& linear, const Step& step, const Activations& to, Pieces& pieces)
+    // Allocates one row of each kind, to work in.
+    Preparation(const Linear& linear, const Step& step, const Activations& to, BumpAllocator& scratch)
         : linear_(linear),
           step_(step),
           to_(to),
           kinds_(linear),
-          normed_(pieces.take<float>(to.k)),
-          rounded_(pieces.take<uint16_t>(to.padded_k)) {}
+          normed_(scratch.allocate<float>(to.k)),
+          rounded_(scratch.allocate<uint16_t>(to.padded_k)) {}
 
     // All rows: this thread for itself if `alone`, otherwise all threads together.
     void prepare_all(bool alone, Worker& worker) const {
@@ -97,9 +96,9 @@ class Preparation {
             prepare(share(num_rows, worker));
         } else {
             const int64_t total = (num_rows + ROW_TILE - 1) / ROW_TILE;
-            Turns turns(worker, total);
-            for (int64_t turn; (turn = turns.next()) < total;) {
-                prepare({turn * ROW_TILE, smaller((turn + 1) * ROW_TILE, num_rows)});
+            WorkQueue queue(worker, total);
+            for (int64_t item; (item = queue.next()) < total;) {
+                prepare({item * ROW_TILE, smaller((item + 1) * ROW_TILE, num_rows)});
             }
         }
         worker.wait();
@@ -140,9 +139,9 @@ class Preparation {
         }
     }
 
-    // Rows of the last tile from `t` on, which are no rows of the step: nobody looks at what they come to, but
-    // they are multiplied all the same. What lies there may be anything, and numbers too small to be normal
-    // take a processor a hundred times as long (steps of few rows took 15 times as long).
+    // Set the rows of the last tile from `t` on, which are no rows of the step, to zero. They are multiplied
+    // too, and their products are not used. What lies there may be anything, and numbers too small to be
+    // normal take a processor a hundred times as long (steps of few rows took 15 times as long).
     void clear_tile_from(int64_t t) const {
         const QuantizedRow tile = to_.quantized_rows(t / ROW_TILE * ROW_TILE);
         for (int64_t r = t % ROW_TILE; r > 0 && r < ROW_TILE; ++r) {
@@ -239,7 +238,8 @@ int64_t num_panels(const PackedMatrix& matrix) {
 // Which panels a thread computes, and the products with them.
 //
 // With few rows each takes an equal part, one panel after the other as they lie in memory, whose speed is all
-// that counts. With more, computing takes most of the time, and threads take turns at a few panels each.
+// that counts. With more, computing takes most of the time, and threads take a few panels at a time from a
+// queue.
 class Products {
   public:
     Products(const Linear& linear, const Step& step, const Activations& x, Context& context)
@@ -247,7 +247,7 @@ class Products {
 
     // Fetch what `run` reads first, while the rows are prepared. With many rows that is soon made good.
     void prefetch_first(const Worker& worker) const {
-        if (step_.num_tokens >= ROWS_OF_TURNS) {
+        if (step_.num_tokens >= MIN_QUEUE_ROWS) {
             return;
         }
         const uint8_t* data = locate(share(num_panels_, worker).begin).data;
@@ -257,23 +257,23 @@ class Products {
     }
 
     void run(Worker& worker) {
-        if (step_.num_tokens < ROWS_OF_TURNS) {
+        if (step_.num_tokens < MIN_QUEUE_ROWS) {
             run_panels({0, step_.num_tokens}, share(num_panels_, worker), {0, 0});
         } else {
-            take_turns(worker);
+            run_from_queue(worker);
         }
     }
 
   private:
     // A panel; of a gated map one of the gate, which one of up follows.
-    struct Place {
+    struct Location {
         const PackedMatrix& part;
         const uint8_t* data;
         int64_t panel;         // of the part
         int64_t first_column;  // of the output, where the part begins
     };
 
-    Place locate(int64_t panel) const {
+    Location locate(int64_t panel) const {
         const PackedMatrix* part = linear_.parts.data();
         const PackedMatrix* last = part + linear_.parts.size() - 1;
         int64_t first_column = 0;
@@ -293,9 +293,9 @@ class Products {
         return count;
     }
 
-    // Few panels a turn, so that all threads end at about the same time, but as many as a product
+    // Few panels an item, so that all threads end at about the same time, but as many as a product
     // computes at a time.
-    int64_t turn_panels() const {
+    int64_t item_panels() const {
         int panels = 1;
         for (size_t i = 0; i < linear_.parts.size(); ++i) {
             panels = larger(panels, panels_at_a_time(linear_.parts.data()[i].format));
@@ -306,24 +306,24 @@ class Products {
     // Panels that are computed together; of a gated map, pairs of them.
     int64_t unit_panels() const { return linear_.gated() ? UNIT_PANELS / 2 : UNIT_PANELS; }
 
-    void take_turns(Worker& worker) {
+    void run_from_queue(Worker& worker) {
         const int64_t row_bytes = x_.k * 2;
         const int64_t rows = larger<int64_t>(CACHED_BYTES / row_bytes / ROW_PADDING, 1) * ROW_PADDING;
-        const int64_t num_blocks = (step_.num_tokens + rows - 1) / rows;
-        const int64_t panels = turn_panels(), per_block = (num_panels_ + panels - 1) / panels;
-        const auto rows_of = [=](int64_t turn) {
-            const int64_t begin = turn / per_block * rows;
+        const int64_t num_row_ranges = (step_.num_tokens + rows - 1) / rows;
+        const int64_t panels = item_panels(), items_per_range = (num_panels_ + panels - 1) / panels;
+        const auto rows_of = [=](int64_t item) {
+            const int64_t begin = item / items_per_range * rows;
             return Range{begin, smaller(begin + rows, step_.num_tokens)};
         };
-        const auto panels_of = [=](int64_t turn) {
-            const int64_t begin = turn % per_block * panels;
+        const auto panels_of = [=](int64_t item) {
+            const int64_t begin = item % items_per_range * panels;
             return Range{begin, smaller(begin + panels, num_panels_)};
         };
-        const int64_t total = num_blocks * per_block;
-        Turns turns(worker, total);
-        for (int64_t turn = turns.next(), next; turn < total; turn = next) {
-            next = turns.next();  // this early, so that it can be fetched meanwhile
-            run_panels(rows_of(turn), panels_of(turn), next < total ? panels_of(next) : Range{0, 0});
+        const int64_t total = num_row_ranges * items_per_range;
+        WorkQueue queue(worker, total);
+        for (int64_t item = queue.next(), next; item < total; item = next) {
+            next = queue.next();  // this early, so that it can be fetched meanwhile
+            run_panels(rows_of(item), panels_of(item), next < total ? panels_of(next) : Range{0, 0});
         }
     }
 
@@ -338,34 +338,34 @@ class Products {
 
     // The panels that are computed together: a few, of one part.
     Range first_unit(Range panels) const {
-        const Place place = locate(panels.begin);
-        const int64_t left = num_panels(place.part) - place.panel;
+        const Location location = locate(panels.begin);
+        const int64_t left = num_panels(location.part) - location.panel;
         return {panels.begin, smaller(panels.begin + smaller(unit_panels(), left), panels.end)};
     }
 
     void run_unit(Range rows, Range panels, Range after) {
-        const Place place = locate(panels.begin);
+        const Location location = locate(panels.begin);
         Unit unit{};
-        unit.first = place.panel;
-        unit.count = find(place, panels, unit.panels);
+        unit.first = location.panel;
+        unit.count = find(location, panels, unit.panels);
         if (after.begin < after.end) {
             const Range next = first_unit(after);
-            const Place next_place = locate(next.begin);
-            unit.num_next = find(next_place, next, unit.next);
-            unit.next_bytes = next_place.part.panel_stride;
+            const Location next_location = locate(next.begin);
+            unit.num_next = find(next_location, next, unit.next);
+            unit.next_bytes = next_location.part.panel_stride;
         }
-        output_.begin_unit(place.part, unit, place.first_column);
-        MULTIPLY[static_cast<int>(place.part.format)](unit, x_, rows.begin, rows.end, context_, output_);
+        output_.begin_unit(location.part, unit, location.first_column);
+        MULTIPLY[static_cast<int>(location.part.format)](unit, x_, rows.begin, rows.end, context_, output_);
     }
 
-    // Where the panels of a unit lie, whose first is at `place`, and how many they are.
-    int find(const Place& place, Range panels, const uint8_t** found) const {
+    // Where the panels of a unit lie, whose first is at `location`, and how many they are.
+    int find(const Location& location, Range panels, const uint8_t** found) const {
         int count = 0;
         for (int64_t i = 0; i < panels.end - panels.begin; ++i) {
-            found[count++] = place.data + i * place.part.panel_stride;
+            found[count++] = location.data + i * location.part.panel_stride;
             if (linear_.gated()) {
                 const PackedMatrix& up = linear_.parts.data()[1];
-                found[count++] = up.data + (place.panel + i) * up.panel_stride;
+                found[count++] = up.data + (location.panel + i) * up.panel_stride;
             }
         }
         return count;
@@ -383,10 +383,11 @@ class Products {
 
 void linear(const Linear& linear, const Step& step, Worker& worker) {
     const bool alone = prepares_alone(step.num_tokens, worker.count);
-    Pieces own(worker.scratch), shared(step.shared_scratch);
+    BumpAllocator own(worker.scratch, static_cast<int64_t>(worker.scratch_bytes));
+    BumpAllocator shared(step.shared_scratch, step.shared_scratch_bytes);
     const Activations x = lay_out(linear, step.num_tokens, alone ? own : shared);
     const Preparation preparation(linear, step, x, own);
-    Context context{own.take<uint8_t>(unpacked_bytes(x.k))};
+    Context context{own.allocate<uint8_t>(unpacked_bytes(x.k))};
     Products products(linear, step, x, context);
     products.prefetch_first(worker);
     preparation.prepare_all(alone, worker);
@@ -397,7 +398,7 @@ void linear(const Linear& linear, const Step& step, Worker& worker) {
 }
 
 int64_t linear_scratch_bytes(const Linear& linear, int64_t num_tokens) {
-    Pieces counted(nullptr);
+    BumpAllocator counted = BumpAllocator::counting();
     lay_out(linear, num_tokens, counted);
     return counted.used();
 }

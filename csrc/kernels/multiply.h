@@ -19,7 +19,7 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// AMX multiplies tiles of 16 rows, valid or not: prepared activations have room for a multiple of twice that.
+// AMX multiplies tiles of 16 rows, valid or not: prepared activations are allocated in multiples of 32 rows.
 constexpr int ROW_TILE = 16;
 constexpr int ROW_PADDING = 2 * ROW_TILE;
 

@@ -121,9 +121,9 @@ OCTAVO_INLINE void add_dots(const UnpackedPanel& panel, const QuantizedRow& x, i
     }
 }
 
-// ROW_TILE rows, in tiles from `x` on, times a panel. sums[r * stride] on. `prepare(block)` is called for each
-// block before it is read: the first rows to come unpack it (which between the products costs little: 0.8 of
-// the time of 16 rows with panels that are unpacked before), others find it done.
+// ROW_TILE rows, in tiles from `x` on, times a panel. sums[r * stride] on. `prepare(block)` is called for
+// each block before it is read: the first rows to come unpack it (which between the products costs little:
+// 0.8 of the time of 16 rows with panels that are unpacked before), others find it done.
 //
 // A product takes some hundred cycles from its loads to its integers in memory; while one is under way the
 // one before is added to the sums. What limits both is that no vector instruction runs while tiles are moved:

@@ -92,7 +92,8 @@ int64_t multiply_vectors(int64_t num_rounds, uint8_t* operands) {
         }
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < ROWS; ++r) {  // what nobody sees would not be computed
+    // Without a use of the result, the compiler would leave out the products.
+    for (int r = 0; r < ROWS; ++r) {
 #pragma GCC unroll 4
         for (int c = 0; c < COLUMNS; ++c) {
             Type::put(operands + (r * COLUMNS + c) * COLUMN_BYTES, sums[r][c]);

@@ -1,4 +1,4 @@
-// What is done to one row of numbers, for the element-wise kernels and for those that fuse it.
+// Functions on one row of numbers, for the element-wise kernels and for kernels that fuse their work.
 //
 // Rows may have any size and need no alignment; each function reads and writes the elements of its row alone.
 // The order of every sum depends on the row's size only, so that a row gives the same bits wherever it is
@@ -12,9 +12,10 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// From so many rows of a step on threads take turns: what is done in one then takes microseconds, a turn tens
-// of nanoseconds. (Linear maps, two threads: 2 to 8 % slower with turns at 1 row, nothing lost at 64.)
-constexpr int ROWS_OF_TURNS = 16;
+// Steps of at least this many rows are divided by a WorkQueue: an item then takes microseconds, and to take
+// it from the queue tens of nanoseconds. (Linear maps, two threads: a queue is 2 to 8 % slower at 1 row and
+// costs nothing at 64.)
+constexpr int MIN_QUEUE_ROWS = 16;
 
 // The first `count` numbers at p, all lanes' if there are more, and zeros in the rest.
 OCTAVO_INLINE f32x16 load_up_to(int64_t count, const float* p) {
@@ -64,7 +65,8 @@ inline void scale_row(float* x, int64_t size, float scale) {
     }
 }
 
-// out = x / sqrt(mean(x^2) + eps) * weight, plus residual unless that is null. `out` may be `x` or `residual`.
+// out = x / sqrt(mean(x^2) + eps) * weight, plus residual unless that is null. `out` may be `x` or
+// `residual`.
 inline void norm_row(const float* x, const float* weight, int64_t size, float eps, const float* residual,
                      float* out) {
     const float mean = sum_of_squares(x, size) / static_cast<float>(size);
@@ -172,7 +174,8 @@ struct QuantizedRow {
 };
 
 OCTAVO_INLINE float greatest_of_block(const float* x) {
-    // min takes its second operand for NaN: a maximum that is not finite tells of either.
+    // min takes its second operand for NaN, so NaN counts as infinity: the maximum is finite if all numbers
+    // are.
     const f32x16 infinity = splat(HUGE_VALF);
     return reduce_max(max(min(abs(load(x)), infinity), min(abs(load(x + LANES)), infinity)));
 }
@@ -186,9 +189,9 @@ OCTAVO_INLINE int32_t quantize_half(const float* x, f32x16 inverse, int8_t* valu
 }
 
 // Write x [k] as bytes: in each block of 32, scale = max|x| / 127 and values are the nearest multiples of it,
-// ties to even. A block with NaN or infinity gets the scale NaN, so that it shows in whatever it is
-// multiplied with. Block b has values[32 b * apart], scales[b * apart] and so on, and half_sums[2 b * apart]
-// and [(2 b + 1) * apart]: rows whose blocks take turns in memory have others' between them.
+// ties to even. A block with NaN or infinity gets the scale NaN, so that every product with it is
+// NaN. Block b has values[32 b * apart], scales[b * apart] and so on, and half_sums[2 b * apart]
+// and [(2 b + 1) * apart]: so rows whose blocks alternate in memory can be written.
 inline void quantize_row(const float* x, int64_t k, int64_t apart, const QuantizedRow& out) {
     constexpr float LARGEST = 127.0f;
     constexpr float TINY = 0x1p-119f;  // not far below it LARGEST / maximum is infinite; as good as zero

@@ -111,11 +111,11 @@ Winner score_of(const Distribution& d, float logit, int64_t token, uint64_t key)
     return {d.scale(logit) + gumbel_noise(splitmix64(key, token)), token};
 }
 
-// Bounds of the scores of a block's tokens, good enough to sort out all but a few of them.
-OCTAVO_INLINE void bound_scores(const float* block, int64_t first, float inverse_temperature, uint64_t key,
+// Bounds of the scores of a segment's tokens, good enough to sort out all but a few of them.
+OCTAVO_INLINE void bound_scores(const float* segment, int64_t first, float inverse_temperature, uint64_t key,
                                 float* bounds) {
-    for (int i = 0; i < BLOCK_TOKENS; ++i) {
-        bounds[i] = block[i] * inverse_temperature + gumbel_bound(splitmix64(key, first + i));
+    for (int i = 0; i < SEGMENT_TOKENS; ++i) {
+        bounds[i] = segment[i] * inverse_temperature + gumbel_bound(splitmix64(key, first + i));
     }
 }
 
@@ -125,21 +125,22 @@ OCTAVO_INLINE float least_bound(double score) {
     return static_cast<float>(score - (std::fabs(score) + 128) * 0x1p-20);
 }
 
-void draw_from_block(const Distribution& d, const float* block, int64_t first, uint64_t key, Winner& winner) {
-    if (largest_of_block(block) < d.cut.logit) {
+void draw_from_segment(const Distribution& d, const float* segment, int64_t first, uint64_t key,
+                       Winner& winner) {
+    if (largest_of_segment(segment) < d.cut.logit) {
         return;
     }
-    float bounds[BLOCK_TOKENS];
-    bound_scores(block, first, static_cast<float>(1 / d.temperature), key, bounds);
+    float bounds[SEGMENT_TOKENS];
+    bound_scores(segment, first, static_cast<float>(1 / d.temperature), key, bounds);
     float least = least_bound(winner.score);
-    if (largest_of_block(bounds) < least) {
+    if (largest_of_segment(bounds) < least) {
         return;
     }
-    for (int i = 0; i < BLOCK_TOKENS; ++i) {
-        if (bounds[i] < least || !d.cut.keeps(block[i], first + i)) {
+    for (int i = 0; i < SEGMENT_TOKENS; ++i) {
+        if (bounds[i] < least || !d.cut.keeps(segment[i], first + i)) {
             continue;
         }
-        const Winner candidate = score_of(d, block[i], first + i, key);
+        const Winner candidate = score_of(d, segment[i], first + i, key);
         if (candidate.beats(winner)) {
             winner = candidate;
             least = least_bound(winner.score);
@@ -155,8 +156,8 @@ int64_t draw(const Distribution& d, uint64_t key, Team& team) {
     // The most likely token's score is hard enough to beat that few others are worth a logarithm.
     Winner winner = score_of(d, d.largest.logit, d.largest.token, key);
     const Winner* found = for_each_chunk<Winner>(d.size, team, [&](Range tokens) {
-        for_each_block(d.logits, tokens, [&](const float* block, int64_t first) {
-            draw_from_block(d, block, first, key, winner);
+        for_each_segment(d.logits, tokens, [&](const float* segment, int64_t first) {
+            draw_from_segment(d, segment, first, key, winner);
         });
         return winner;
     });

@@ -23,35 +23,39 @@ struct LogitBias {
 
 struct Penalties {
     const float* repetition = nullptr;  // [num_rows]; null: there are no penalties
-    const float* frequency = nullptr;
-    const float* presence = nullptr;
-    TokenLists prompt, output;
+    const float* frequency = nullptr;   // [num_rows]
+    const float* presence = nullptr;    // [num_rows]
+    const int64_t* rows = nullptr;      // [num_rows]: the tables' row of each row of logits
+    // Tables of several rows.
+    const int32_t* seen = nullptr;      // [*, max_seen]: distinct tokens of prompt and output
+    const int64_t* num_seen = nullptr;  // [*]: how many entries of `seen` are set
+    const int32_t* counts = nullptr;    // [*, num_counts]: 1 + how often a seen token is in the output
+    int64_t max_seen = 0, num_counts = 0;
 };
 
-// Where reported logprobs go. Row r has room for offsets[r + 1] - offsets[r] of them, the chosen token's
-// first; a row that wants none has no room.
+// Where reported logprobs go. Row r has entries offsets[r] up to offsets[r + 1], the chosen token's first; a
+// row that asks for none has no entries.
 struct LogprobsOutput {
     bool processed;          // of the logits after adjustments, temperature and filters
     bool normalized;         // log-probabilities; otherwise logits
     const int64_t* offsets;  // [num_rows + 1]
-    int64_t* counts;         // [num_rows]: how many there are; 0 where none are wanted or the row is unusable
+    int64_t* counts;         // [num_rows]: how many there are; 0 where the row asks for none or is unusable
     int64_t* ranks;          // [num_rows]
     int32_t* token_ids;      // [offsets[num_rows]]
     double* values;          // [offsets[num_rows]]
 };
 
-// Rows are worked on in chunks of so many tokens: what a thread takes at a time. Sums are taken within a
-// chunk, then over chunks in their order, so the number of threads doesn't change them. The first-level cache
-// holds a chunk's logits (8 KiB), and a small vocabulary (32,000) has a chunk for each of 16 threads.
+// A thread works on one chunk of a row at a time, this many tokens. Sums are taken within a chunk, then over
+// chunks in their order, so the number of threads doesn't change them. The first-level cache holds a chunk's
+// logits (8 KiB), and a small vocabulary (32,000) has a chunk for each of 16 threads.
 constexpr int64_t CHUNK_TOKENS = 2048;
 
-constexpr int64_t PARTIAL_BYTES = 16;  // what is found out about a chunk, or by a thread
+constexpr int64_t PARTIAL_BYTES = 16;  // of a record of what is found in a chunk, or by a thread
 
-// Memory that survives nothing but `counts`: a part of each array for each thread.
+// Memory whose content does not outlive a call: a part of each array for each thread.
 struct SampleScratch {
     int64_t num_partials;  // of a part: as many as a row has chunks, and at least the number of threads
     float* adjusted;       // [num_threads, vocab_size]
-    uint32_t* counts;      // [num_threads, vocab_size]: zeros, and zeros again when `sample` returns
     uint64_t* entries;     // [num_threads, vocab_size]
     uint64_t* sorted;      // [num_threads, vocab_size]
     uint8_t* partials;     // [num_threads, 2, num_partials, PARTIAL_BYTES]

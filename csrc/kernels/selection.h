@@ -79,7 +79,7 @@ inline uint64_t keep_largest(uint64_t* entries, int64_t count, int64_t k) {
     return smallest;
 }
 
-// Sort `count` entries that are in the order of their tokens, largest first. `other` has room for as many.
+// Sort `count` entries that are in the order of their tokens, largest first. `other` must hold as many.
 inline void sort_entries(uint64_t* entries, uint64_t* other, int64_t count) {
     constexpr int DIGIT_BITS = 8;
     constexpr int NUM_DIGITS = 1 << DIGIT_BITS;

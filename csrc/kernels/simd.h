@@ -1,4 +1,4 @@
-// The vectors that kernels are written in: always 16 lanes (or 64 bytes), whatever the processor has.
+// The vectors that kernels are written in: 16 lanes (or 64 bytes) on every processor.
 //
 // simd_avx512.h maps them to one register each; simd_halves.h, for AVX2 and for everything else, to two or
 // four. Kernels are compiled in a namespace of their instruction set and use nothing of the standard library

@@ -221,7 +221,7 @@ OCTAVO_INLINE Bytes lookup(const uint8_t (&table)[16], Bytes indices) {
 
 #endif
 
-// ---- Parts, whatever the processor ----
+// ---- Parts on every processor ----
 
 OCTAVO_INLINE Floats abs(Floats x) {
     return as<Floats>(as<Words>(x) & 0x7fffffffu);

@@ -1,6 +1,6 @@
-// Threads that sample from one row together, how they divide it and how they tell each other what they find.
+// Threads that sample from one row together: how they divide it, and how they exchange what they find.
 //
-// A row is divided into chunks, and these into blocks, always at the same places: a sum is taken within a
+// A row is divided into chunks, and these into segments, always at the same tokens: a sum is taken within a
 // chunk, then over the chunks in their order, and so has the same bits however many threads there are.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr int BLOCK_TOKENS = 64;  // four vectors, whose latencies overlap
-static_assert(CHUNK_TOKENS % BLOCK_TOKENS == 0, "blocks don't cross chunks");
+constexpr int SEGMENT_TOKENS = 64;  // four vectors, whose latencies overlap
+static_assert(CHUNK_TOKENS % SEGMENT_TOKENS == 0, "segments don't cross chunks");
 
 inline int64_t num_chunks(int64_t size) {
     return (size + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
@@ -22,7 +22,6 @@ inline int64_t num_chunks(int64_t size) {
 struct Team {
     Worker worker;
     float* adjusted;
-    uint32_t* counts;
     uint64_t* entries;
     uint64_t* sorted;
     // Used in turn: while some still read what was found last, others already write what they find next.
@@ -32,7 +31,6 @@ struct Team {
     Team(const SampleArguments& a, const Worker& members, int part)
         : worker(members),
           adjusted(a.scratch.adjusted + part * a.vocab_size),
-          counts(a.scratch.counts + part * a.vocab_size),
           entries(a.scratch.entries + part * a.vocab_size),
           sorted(a.scratch.sorted + part * a.vocab_size) {
         const int64_t bytes = a.scratch.num_partials * PARTIAL_BYTES;
@@ -50,12 +48,12 @@ struct Team {
 
     template <class T>
     T* next_partials() {
-        static_assert(sizeof(T) <= PARTIAL_BYTES, "partials have room for it");
+        static_assert(sizeof(T) <= PARTIAL_BYTES, "a partial must hold it");
         turn = 1 - turn;
         return reinterpret_cast<T*>(partials[turn]);
     }
 
-    // What the leader gives, to all.
+    // Returns the leader's `given` to every thread.
     template <class T>
     T broadcast(const T& given) {
         T* shared = next_partials<T>();
@@ -67,7 +65,7 @@ struct Team {
     }
 };
 
-// What `find` says of each chunk (a range of tokens), all threads together: [num_chunks(size)].
+// The result of `find` for each chunk (a range of tokens), by all threads together: [num_chunks(size)].
 template <class T, class Find>
 const T* for_each_chunk(int64_t size, Team& team, const Find& find) {
     T* partials = team.next_partials<T>();
@@ -79,7 +77,7 @@ const T* for_each_chunk(int64_t size, Team& team, const Find& find) {
     return partials;
 }
 
-// The sum of what `find` says of each chunk.
+// The sum of the results of `find` for all chunks.
 template <class T, class Find>
 T sum_over_chunks(int64_t size, Team& team, const Find& find) {
     const T* partials = for_each_chunk<T>(size, team, find);
@@ -90,25 +88,26 @@ T sum_over_chunks(int64_t size, Team& team, const Find& find) {
     return sum;
 }
 
-// `use` each block of `tokens` and the id of its first token; the last one is filled up with -inf.
+// Call `use` with each segment of `tokens` and the id of its first token. The last segment is filled up with
+// -inf.
 template <class Use>
-OCTAVO_INLINE void for_each_block(const float* logits, Range tokens, const Use& use) {
-    float padded[BLOCK_TOKENS];
-    for (int64_t first = tokens.begin; first < tokens.end; first += BLOCK_TOKENS) {
-        const float* block = logits + first;
-        if (tokens.end - first < BLOCK_TOKENS) {
-            for (int64_t i = 0; i < BLOCK_TOKENS; ++i) {
+OCTAVO_INLINE void for_each_segment(const float* logits, Range tokens, const Use& use) {
+    float padded[SEGMENT_TOKENS];
+    for (int64_t first = tokens.begin; first < tokens.end; first += SEGMENT_TOKENS) {
+        const float* segment = logits + first;
+        if (tokens.end - first < SEGMENT_TOKENS) {
+            for (int64_t i = 0; i < SEGMENT_TOKENS; ++i) {
                 padded[i] = first + i < tokens.end ? logits[first + i] : -INFINITY;
             }
-            block = padded;
+            segment = padded;
         }
-        use(block, first);
+        use(segment, first);
     }
 }
 
-OCTAVO_INLINE float largest_of_block(const float* block) {
-    const f32x16 low = max(load(block), load(block + LANES));
-    const f32x16 high = max(load(block + 2 * LANES), load(block + 3 * LANES));
+OCTAVO_INLINE float largest_of_segment(const float* segment) {
+    const f32x16 low = max(load(segment), load(segment + LANES));
+    const f32x16 high = max(load(segment + 2 * LANES), load(segment + 3 * LANES));
     return reduce_max(max(low, high));
 }
 

@@ -19,7 +19,7 @@ bool is_large(size_t num_bytes) {
     return num_bytes >= HUGE_FROM;
 }
 
-// What is mapped for `num_bytes`: whole huge pages, or whatever the system makes of it.
+// The bytes that are mapped for `num_bytes`: whole huge pages if it is large.
 size_t mapped_bytes(size_t num_bytes) {
     return is_large(num_bytes) ? round_up(num_bytes, HUGE_PAGE) : num_bytes;
 }

@@ -19,7 +19,7 @@ namespace {
 using Job = std::function<void(Worker&)>;
 using Clock = std::chrono::steady_clock;
 
-// Longer than what lies between two instructions of a program or two short programs; an idle engine sleeps.
+// Longer than what lies between two instructions of a program or two short programs; an idle device sleeps.
 constexpr std::chrono::microseconds SPIN_FOR_JOB{100};
 
 // About 100 us: longer than any kernel's threads wait for each other, unless one of them lost its processor.
@@ -47,7 +47,7 @@ class Crew {
     const std::vector<int> processors_ = allowed_processors();
     // More threads than processors: one that spins keeps another from its work.
     const bool crowded_ = num_threads_ > num_processors();
-    // With fewer, another engine may have taken the same ones, and the system knows better which are free.
+    // With fewer, another device may have taken the same ones, and the system knows better which are free.
     const bool pinned_ = num_threads_ == num_processors();
     DisseminationBarrier barrier_;
     Bell bell_;

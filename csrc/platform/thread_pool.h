@@ -1,4 +1,4 @@
-// The threads that run a program together: persistent, pinned, spinning for a while before they sleep.
+// The threads that run a program together. They persist, are pinned, and spin for a while before they sleep.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace octavo {
 
-// Threads that take part in the same job meet here. Nobody leaves before all have come.
+// Where the threads of a job wait for each other: `wait` returns when all of them have called it.
 class Barrier {
   public:
     virtual ~Barrier() = default;
     virtual void wait(int thread) = 0;
 };
 
-// What is taken of a thread's share, in a cache line of its own.
+// How many items of a thread's share have been taken. It has a cache line of its own.
 struct alignas(64) Counter {
     int64_t taken = 0;
 };
@@ -30,8 +30,8 @@ struct Worker {
     Barrier* barrier;
     uint8_t* scratch;  // this thread's own memory, a multiple of 64; its content does not survive a kernel
     size_t scratch_bytes;
-    Counter* counters[2];  // for Turns, in alternation: of each thread
-    int turns = 0;         // made in this job
+    Counter* counters[2];  // [count] each, for the queues of a job in alternation
+    int num_queues = 0;    // that this thread has made in this job
 
     OCTAVO_INLINE void wait() {
         if (count > 1)
@@ -48,26 +48,29 @@ OCTAVO_INLINE Range share(int64_t total, const Worker& worker) {
     return {total * worker.index / worker.count, total * (worker.index + 1) / worker.count};
 }
 
-// Hands out 0 .. total - 1, each number once: to each thread those of its share, in order, and then what is
-// left of the others' shares. A thread that is slower, because its processor is or is shared, so gets fewer.
-// All threads make Turns of the same total and ask until there are no more; between two Turns lies a barrier.
-class Turns {
+// Items 0 .. total - 1 of work, each handed to one thread. A thread takes the items of its own share in
+// order, then what other threads have left of theirs, so that a slower thread (its processor is slow or
+// shared) takes fewer.
+//
+// All threads make a queue of the same total and ask until it is empty. A barrier must lie between two
+// queues.
+class WorkQueue {
   public:
-    OCTAVO_INLINE Turns(Worker& worker, int64_t total)
+    OCTAVO_INLINE WorkQueue(Worker& worker, int64_t total)
         : total_(total),
           count_(worker.count),
-          counters_(worker.counters[worker.turns % 2]),
+          counters_(worker.counters[worker.num_queues % 2]),
           whose_(worker.index) {
-        worker.counters[++worker.turns % 2][worker.index].taken = 0;  // for the next Turns
+        worker.counters[++worker.num_queues % 2][worker.index].taken = 0;  // for the next queue
     }
 
-    // The next number, or `total` when there are no more.
+    // The next item, or `total` when there are no more.
     OCTAVO_INLINE int64_t next() {
         for (; num_done_ < count_; ++num_done_) {
             const int64_t begin = total_ * whose_ / count_, end = total_ * (whose_ + 1) / count_;
-            const int64_t number = begin + __atomic_fetch_add(&counters_[whose_].taken, 1, __ATOMIC_RELAXED);
-            if (number < end) {
-                return number;
+            const int64_t item = begin + __atomic_fetch_add(&counters_[whose_].taken, 1, __ATOMIC_RELAXED);
+            if (item < end) {
+                return item;
             }
             whose_ = whose_ + 1 < count_ ? whose_ + 1 : 0;
         }
@@ -78,7 +81,8 @@ class Turns {
     int64_t total_;
     int count_;
     Counter* counters_;
-    int whose_, num_done_ = 0;  // whose share is taken from, how many shares there is nothing left of
+    int whose_;         // the thread from whose share items are taken
+    int num_done_ = 0;  // shares of which nothing is left
 };
 
 class ThreadPool {

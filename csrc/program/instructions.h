@@ -1,4 +1,4 @@
-// What a program is made of: one record for each kernel call. Plain data; kernels read it, nothing here runs.
+// The instructions of a program: one record for each kernel call. Plain data, which kernels read.
 //
 // Numbers between instructions are float32 in buffers [rows, columns], one row for each token of the step.
 // Where a buffer lies depends on how many rows the step has, so instructions name buffers and a `Step` finds
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/formats.h"
+#include "platform/dcheck.h"
 #include "platform/inline.h"
 
 namespace octavo {
@@ -34,13 +35,21 @@ struct PackedMatrix {
     const float* bias;     // [n], or null
 };
 
-// out[t] = row token_ids[t] of the table, which is as it lies in its file, times `scale`. Ids are clipped to the
-// table.
+// out[t] = row token_ids[t] of the table, which is as it lies in its file, times `scale`. Ids are clipped to
+// the table.
 struct Embedding {
     Format format;
     const uint8_t* table;
     int64_t num_rows, row_bytes, k;
     float scale;
+    View out;
+};
+
+// out = x, but for the rows that the step brings as its rows input `input`: those are replaced. Costs nothing
+// where the step brings none and `out` lies where `x` does.
+struct ReplaceRows {
+    View x;
+    int input;
     View out;
 };
 
@@ -110,8 +119,8 @@ OCTAVO_INLINE constexpr int64_t number_bytes(KVType type) {
 
 constexpr int MAX_HEAD_SIZE = 256;  // that a cache may have: kernels keep a few heads in fixed buffers
 
-// One layer's KV cache. Block b has a page at data + b * page_bytes; KV head h's share of it begins share_bytes * h
-// further, K before V:
+// One layer's KV cache. Block b has a page at data + b * page_bytes; KV head h's share of it begins
+// share_bytes * h further, K before V:
 //
 //   bf16, fp8_e4m3   K [block_size / 16][head_size / 2][16 tokens][2]  V [block_size / 2][head_size][2 tokens]
 //   f32              K [block_size / 16][head_size][16 tokens]         V [block_size][head_size]
@@ -125,8 +134,8 @@ struct KVCache {
     int num_kv_heads, head_size;
 };
 
-// Put this step's k and v into the cache, at the step's slots; and q, times `scale`, where Attention finds
-// it. Both q and k are turned first unless style is none.
+// Put this step's k and v into the cache, at the step's slots, and q times `scale` into `out`. Both q and k
+// are turned first unless style is none.
 struct AttentionInputs {
     View q, k, v, angles;
     RopeStyle style;
@@ -145,14 +154,34 @@ struct Attention {
     int group;
     int num_heads;
     bool causal;
-    int window;          // of the last so many tokens, itself included; 0: all
+    int window;          // sees the last `window` tokens, itself included; 0: all
     float soft_cap;      // score = soft_cap * tanh(score / soft_cap); 0: none
     const float* sinks;  // [num_heads]: logits that take part in the softmax and have no value; null: none
     View out;            // [T, num_heads * head_size]
 };
 
-using Instruction =
-    std::variant<Embedding, RopeAngles, RmsNorm, Linear, ActivateAndMul, Rope, AttentionInputs, Attention>;
+// Every instruction: its record and its name, which is that of its kernel and of its method in Python. From
+// this list come the variant below, the declarations and the table of kernels, the call of each kernel and
+// the bindings.
+#define OCTAVO_INSTRUCTIONS(X)           \
+    X(Embedding, embedding)              \
+    X(ReplaceRows, replace_rows)         \
+    X(RopeAngles, rope_angles)           \
+    X(RmsNorm, rms_norm)                 \
+    X(Linear, linear)                    \
+    X(ActivateAndMul, activate_and_mul)  \
+    X(Rope, rope)                        \
+    X(AttentionInputs, attention_inputs) \
+    X(Attention, attention)
+
+template <class, class... Records>
+struct VariantOf {
+    using Type = std::variant<Records...>;
+};
+
+#define OCTAVO_RECORD(Record, kernel) , Record
+using Instruction = VariantOf<void OCTAVO_INSTRUCTIONS(OCTAVO_RECORD)>::Type;
+#undef OCTAVO_RECORD
 
 // How a step's tokens lie in the blocks of one KV cache group. Arrays belong to the caller.
 struct AttentionGroup {
@@ -163,6 +192,13 @@ struct AttentionGroup {
     const int32_t* block_table;      // [num_reqs, block_table_stride]
     const int64_t* slot_mapping;     // [T]; -1: nowhere
     int num_common_tokens;           // whole blocks that all requests begin with, computed before the step
+};
+
+// Rows of numbers that a step brings for some of its tokens. Arrays belong to the caller.
+struct RowsInput {
+    int64_t num_rows;        // 0: the step brings none
+    const int64_t* indices;  // [num_rows]: tokens of the step, rising
+    const float* values;     // [num_rows, columns]
 };
 
 struct Buffer {
@@ -176,13 +212,16 @@ struct Step {
     const int32_t* token_ids;  // [T]
     const int64_t* positions;  // [T]
     std::vector<AttentionGroup> groups;
+    std::vector<RowsInput> rows_inputs;
     std::vector<Buffer> buffers;
     // Seen by all threads, a multiple of 64. Its content does not survive an instruction.
     uint8_t* shared_scratch;
     int64_t shared_scratch_bytes;
 
     OCTAVO_INLINE float* row(const View& view, int64_t t) const {
+        OCTAVO_DCHECK(0 <= view.buffer && view.buffer < static_cast<int>(buffers.size()));
         const Buffer& buffer = buffers[view.buffer];
+        OCTAVO_DCHECK(0 <= t && t < num_tokens && view.column + view.num_columns <= buffer.stride);
         return buffer.data + t * buffer.stride + view.column;
     }
 };

@@ -14,8 +14,9 @@ int64_t kv_head_bytes(KVType type, int head_size);
 // The bytes of a page that a layer of `shape` needs.
 int64_t kv_page_bytes(const KVCache& shape);
 
-// A block is `num_pages` pages, one for each layer of the group that it serves; it may serve another group, with
-// layers of another shape, whenever it is handed out. So a page may hold anything where a layer has not written.
+// A block is `num_pages` pages, one for each layer of the group that it serves; each time it is allocated, it
+// may serve another group with layers of another shape. So a page may hold anything where a layer has not
+// written.
 class KVPages {
   public:
     // Memory begins zeroed. Throws std::bad_alloc.
@@ -29,7 +30,7 @@ class KVPages {
 
     int64_t page_bytes() const { return page_bytes_; }
 
-    // The cache of a layer whose pages are page `page` of each block: `shape` with what else it needs.
+    // The cache of a layer whose pages are page `page` of each block: `shape`, completed.
     KVCache layer(const KVCache& shape, int page) const;
 
     // Set all pages of `block` to zero.

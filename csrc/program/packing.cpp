@@ -84,7 +84,7 @@ void unpack(const uint8_t* packed, uint8_t (&fields)[COUNT]) {
 }
 
 template <Format FORMAT>
-using Quants = uint8_t[info(FORMAT).block];
+using Quants = uint8_t[info(FORMAT).quant_block];
 
 // The quants of a block in the order of k, as unsigned numbers.
 template <Format FORMAT>
@@ -94,7 +94,7 @@ void unpack_quants(const uint8_t* block, Quants<FORMAT>& quants) {
     if constexpr (LAYOUT.high.bits > 0) {
         Quants<FORMAT> high;
         unpack<LAYOUT.high.bits, LAYOUT.high.width>(block + LAYOUT.high.offset, high);
-        for (int i = 0; i < info(FORMAT).block; ++i) {
+        for (int i = 0; i < info(FORMAT).quant_block; ++i) {
             quants[i] |= high[i] << LAYOUT.low.bits;
         }
     }
@@ -159,7 +159,7 @@ Scales unpack_scales(const uint8_t* block) {
         result.minimums[0] = minimum;
     } else {
         const SmallScales small = unpack_small_scales<FORMAT>(block + LAYOUT.small_scales);
-        for (int i = 0; i < INFO.block / INFO.scale_block; ++i) {
+        for (int i = 0; i < INFO.quant_block / INFO.scale_block; ++i) {
             result.scales[i] = scale * static_cast<float>(small.scales[i]);
             result.minimums[i] = -(minimum * static_cast<float>(small.minimums[i]));
         }
@@ -173,7 +173,7 @@ void dequantize_block(const uint8_t* block, float* out) {
     Quants<FORMAT> quants;
     unpack_quants<FORMAT>(block, quants);
     const Scales scales = unpack_scales<FORMAT>(block);
-    for (int s = 0; s < INFO.block / INFO.scale_block; ++s) {
+    for (int s = 0; s < INFO.quant_block / INFO.scale_block; ++s) {
         for (int i = s * INFO.scale_block; i < (s + 1) * INFO.scale_block; ++i) {
             const int quant = (FORMAT == Format::IQ4_NL ? IQ4_NL_VALUES[quants[i]] : quants[i]) - INFO.zero;
             const float product = scales.scales[s] * static_cast<float>(quant);
@@ -185,8 +185,8 @@ void dequantize_block(const uint8_t* block, float* out) {
 template <Format FORMAT>
 void dequantize(const uint8_t* row, int64_t k, float* out) {
     constexpr FormatInfo INFO = info(FORMAT);
-    for (int64_t i = 0; i < k; i += INFO.block) {
-        const uint8_t* block = row + i / INFO.block * INFO.block_bytes;
+    for (int64_t i = 0; i < k; i += INFO.quant_block) {
+        const uint8_t* block = row + i / INFO.quant_block * INFO.quant_block_bytes;
         if constexpr (FORMAT == Format::F32) {
             out[i] = read<float>(block);
         } else if constexpr (FORMAT == Format::F16) {
@@ -272,10 +272,10 @@ template <Format FORMAT>
 void write_quants(const Quants<FORMAT> (&quants)[PANEL], int64_t index, uint8_t* low_plane,
                   uint8_t* high_plane) {
     constexpr FormatInfo INFO = info(FORMAT);
-    constexpr int TILES = INFO.block / TILE_BYTES;
+    constexpr int TILES = INFO.quant_block / TILE_BYTES;
     for (int t = 0; t < TILES; ++t) {
         uint32_t words[8][PANEL];
-        transpose(quants[0] + t * TILE_BYTES, INFO.block, 8, words);
+        transpose(quants[0] + t * TILE_BYTES, INFO.quant_block, 8, words);
         const int64_t vectors = index * TILES + t;
         write_plane<INFO.low_bits, 0>(words, low_plane + vectors * INFO.low_bits * 64);
         if constexpr (INFO.high_bits > 0) {
@@ -291,16 +291,16 @@ void pack_quantized(const Rows& rows, int64_t k, uint8_t* panel) {
     const PanelLayout sections = panel_layout(FORMAT, k);
     uint8_t* small_scales = panel + sections.scales;
     uint8_t* scales = panel + sections.super_scales;  // blocks of 32 have no others: they are at `scales`
-    // What fills the panel up stands here from the start; blocks of the file only overwrite their own rows.
+    // These already hold the padding of the panel; blocks of the file overwrite only their own rows.
     Quants<FORMAT> quants[PANEL];
     std::memset(quants, INFO.zero, sizeof(quants));
     uint8_t small[INFO.small_scale_bytes + 1][PANEL] = {};  // one more, since an array cannot have none
     uint16_t halves[2][PANEL] = {};                         // scales, minimums
     constexpr int HALVES_BYTES = sizeof(halves) / (INFO.has_minimum ? 1 : 2);
 
-    for (int64_t b = 0; b < k / INFO.block; ++b) {
+    for (int64_t b = 0; b < k / INFO.quant_block; ++b) {
         for (int c = 0; c < rows.count; ++c) {
-            const uint8_t* block = rows[c] + b * INFO.block_bytes;
+            const uint8_t* block = rows[c] + b * INFO.quant_block_bytes;
             unpack_quants<FORMAT>(block, quants[c]);
             halves[0][c] = read<uint16_t>(block + LAYOUT.scale);
             halves[1][c] = read<uint16_t>(block + LAYOUT.minimum);

@@ -9,7 +9,7 @@ namespace octavo {
 
 // Bytes of a row of `k` elements in a file. `k` must be a multiple of the format's block.
 constexpr int64_t file_row_bytes(Format format, int64_t k) {
-    return k / info(format).block * info(format).block_bytes;
+    return k / info(format).quant_block * info(format).quant_block_bytes;
 }
 
 // Pack panels `first` up to `last` of the matrix [n, k] at `rows` (rows of file_row_bytes) to `panels`, where

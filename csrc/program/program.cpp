@@ -16,28 +16,15 @@ struct Runner {
     const Step& step;
     Worker& worker;
 
-    void operator()(const Embedding& instruction) const { kernels.embedding(instruction, step, worker); }
-
-    void operator()(const RopeAngles& instruction) const { kernels.rope_angles(instruction, step, worker); }
-
-    void operator()(const RmsNorm& instruction) const { kernels.rms_norm(instruction, step, worker); }
-
-    void operator()(const Linear& instruction) const { kernels.linear(instruction, step, worker); }
-
-    void operator()(const ActivateAndMul& instruction) const {
-        kernels.activate_and_mul(instruction, step, worker);
+#define OCTAVO_CALL(Record, kernel)                    \
+    void operator()(const Record& instruction) const { \
+        kernels.kernel(instruction, step, worker);     \
     }
-
-    void operator()(const Rope& instruction) const { kernels.rope(instruction, step, worker); }
-
-    void operator()(const AttentionInputs& instruction) const {
-        kernels.attention_inputs(instruction, step, worker);
-    }
-
-    void operator()(const Attention& instruction) const { kernels.attention(instruction, step, worker); }
+    OCTAVO_INSTRUCTIONS(OCTAVO_CALL)
+#undef OCTAVO_CALL
 };
 
-// Bytes of shared scratch that an instruction wants; most want none.
+// Bytes of shared scratch that an instruction needs; most need none.
 struct ScratchBytes {
     const Kernels& kernels;
     int64_t num_tokens;
@@ -76,7 +63,7 @@ void Program::add(Instruction instruction) {
     State& state = state_.get();
     const std::lock_guard<std::mutex> lock(state.mutex);
     instructions_.push_back(std::move(instruction));
-    state.scratch_tokens = 0;  // it may want more than those before it
+    state.scratch_tokens = 0;  // it may need more than those before it
 }
 
 Buffer Program::find(int buffer, const Memory& arena, int64_t num_tokens) const {
@@ -98,11 +85,12 @@ Arena Program::take_arena(State& state, int64_t num_tokens) const {
 }
 
 void Program::size_scratch(State& state, int64_t num_tokens) const {
-    // No instruction wants less for more tokens, so that one look is enough for all shorter steps.
+    // No instruction needs less for more tokens, so scratch sized for one step is enough for all shorter
+    // ones.
     if (num_tokens <= state.scratch_tokens) {
         return;
     }
-    const ScratchBytes wanted{*engine_.kernels, num_tokens, engine_.pool.num_threads()};
+    const ScratchBytes wanted{*device_.kernels, num_tokens, device_.pool.num_threads()};
     int64_t num_bytes = 0;
     for (const Instruction& instruction : instructions_) {
         num_bytes = std::max(num_bytes, std::visit(wanted, instruction));
@@ -126,6 +114,7 @@ Arena Program::run(const StepInputs& inputs) {
     step.token_ids = inputs.token_ids;
     step.positions = inputs.positions;
     step.groups = inputs.groups;
+    step.rows_inputs = inputs.rows_inputs;
     step.shared_scratch = state.scratch.data();
     step.shared_scratch_bytes = static_cast<int64_t>(state.scratch.size());
     step.buffers.resize(plan_.size());
@@ -136,8 +125,8 @@ Arena Program::run(const StepInputs& inputs) {
             input >= 0 ? Buffer{const_cast<float*>(inputs.inputs[input]), plan_[buffer].num_columns}
                        : find(buffer, *arena, inputs.num_tokens);
     }
-    engine_.pool.run([this, &step](Worker& worker) {
-        const Runner runner{*engine_.kernels, step, worker};
+    device_.pool.run([this, &step](Worker& worker) {
+        const Runner runner{*device_.kernels, step, worker};
         for (const Instruction& instruction : instructions_) {
             std::visit(runner, instruction);
             worker.wait();

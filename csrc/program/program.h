@@ -9,7 +9,7 @@
 
 #include "platform/memory.h"
 #include "platform/per_process.h"
-#include "program/engine.h"
+#include "program/device.h"
 #include "program/instructions.h"
 
 namespace octavo {
@@ -17,21 +17,22 @@ namespace octavo {
 // Numbers begin at multiples of this many columns of the arena, so that every buffer begins on a cache line.
 constexpr int64_t ARENA_ALIGNMENT = 16;
 
-// What a step brings. Arrays belong to the caller and are only read.
+// The inputs of a step. Arrays belong to the caller and are only read.
 struct StepInputs {
     int64_t num_tokens;
     const int32_t* token_ids;  // [T], or null if no instruction reads them
     const int64_t* positions;  // [T], or null likewise
     std::vector<AttentionGroup> groups;
     std::vector<const float*> inputs;  // [T, columns] for each input, in the order they were added
+    std::vector<RowsInput> rows_inputs;
 };
 
-// Memory that holds what a step computed. It is not used again while anyone but the program owns it.
+// Memory that holds what a step computed. It is not used again while it has another owner than the program.
 using Arena = std::shared_ptr<Memory>;
 
 class Program {
   public:
-    explicit Program(Engine& engine) : engine_(engine) {}
+    explicit Program(Device& device) : device_(device) {}
 
     // A buffer that the caller brings to each step. Returns its number, as `add_buffer` does.
     int add_input(int num_columns);
@@ -74,7 +75,7 @@ class Program {
     Arena take_arena(State& state, int64_t num_tokens) const;
     void size_scratch(State& state, int64_t num_tokens) const;
 
-    Engine& engine_;
+    Device& device_;
     std::vector<Instruction> instructions_;
     std::vector<Plan> plan_;
     int num_inputs_ = 0;

@@ -1,1 +1,1 @@
-"""Backends: what computes. Each implements `Backend` and `Ops`; none knows a model."""
+"""Backends compute a model's steps. Each implements `Backend` and `Ops`, and none knows a model."""

@@ -1,8 +1,8 @@
-"""`Backend`: what computes. It owns the device's memory, and is asked for things in numpy arrays or in its
-own handles.
+"""`Backend`: computes a model's steps and owns the device's memory.
 
-No backend knows a model, no model knows a backend: they meet in the `Ops` vocabulary. A handle (hidden
-states, logits) belongs to the backend that gave it out and is valid until its next `forward`.
+No backend knows a model, and no model knows a backend: both know the `Ops` vocabulary. Arguments are numpy
+arrays, or handles (hidden states, logits) that the same backend has returned. A handle is valid until the
+next `forward`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
 
 
 class Backend(Protocol):
-    """Places weights and the KV cache in memory, and runs steps over them."""
+    """Holds weights and the KV cache in memory, and runs steps with them."""
 
     def kv_head_bytes(self, head_size: int) -> int:
-        """Bytes that one token's K and V in one KV head take in this backend's cache."""
+        """The bytes that one token's K and V take in one KV head of this backend's cache."""
 
     def load_model(self, model: Model) -> None:
-        """Take the model's weights into the form this backend computes with. Once, before anything else.
+        """Bring the model's weights into the form that this backend computes with. Called once, before any
+        other method.
 
-        Raises UnsupportedError, naming what is in the way, for a model this backend cannot run, and
-        CapacityError when its weights do not fit.
+        Raises UnsupportedError, which names the weight or layer, for a model that this backend cannot run,
+        and CapacityError when its weights do not fit into memory.
         """
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        """Reserve `config.total_bytes`, zeroed.
+        """Allocate `config.total_bytes`, set to zero.
 
-        Raises CapacityError when they are not to be had, and UnsupportedError, naming the layers, where some
-        keep what this backend has no operations for.
+        Raises CapacityError when they do not fit into memory, and UnsupportedError, naming the layers, where
+        layers keep what this backend has no operations for.
         """
 
     def allocate_rows(self, num_rows: int, max_model_len: int) -> None:
@@ -50,7 +51,7 @@ class Backend(Protocol):
         """
 
     def compute_logits(self, hidden: Any, indices: np.ndarray) -> Any:
-        """Logits [L, vocab] of the tokens `indices` [L] int64 of a `forward`."""
+        """The logits [L, vocab] for the rows `indices` [L] int64 of `hidden`."""
 
     def sample(self, logits: Any, batch: Batch, metadata: SamplingMetadata) -> Pending[SamplerOutput]:
         """Sample one token from each row of the batch's `logits`, which are used up, and write it into the
@@ -63,14 +64,14 @@ class Backend(Protocol):
         """
 
     def zero_blocks(self, block_ids: np.ndarray) -> None:
-        """Set every page of `block_ids` [k] int32 to zero, whichever group's layers they serve.
+        """Set all pages of the blocks `block_ids` [k] int32 to zero.
 
-        Raises ValueError for blocks that are not there.
+        Raises ValueError for a block that does not exist.
         """
 
     def copy_blocks(self, sources: np.ndarray, destinations: np.ndarray) -> None:
-        """Copy every page of `sources` [k] int32 to `destinations` [k] int32, whichever group's they are.
+        """Copy all pages of the blocks `sources` [k] int32 to the blocks `destinations` [k] int32.
 
-        Raises ValueError for blocks that are not there, for a destination that is given twice or that is a
-        source as well.
+        Raises ValueError for a block that does not exist, and for a destination that is given twice or that
+        is a source, too.
         """

@@ -1,4 +1,4 @@
-"""Memory that ran out: every backend says so in the same words."""
+"""The errors for a model or a KV cache that does not fit into memory. Every backend raises the same ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from octavo.types.kv import KVCacheConfig
 
 
 @contextmanager
-def room_for_weights(model: Model, num_bytes: int, form: str = "") -> Iterator[None]:
-    """Turn a MemoryError into CapacityError: the weights take `num_bytes`, and `form` says as what."""
+def weights_must_fit(model: Model, num_bytes: int, form: str = "") -> Iterator[None]:
+    """Turn a MemoryError into a CapacityError. It says that the weights of `model` take `num_bytes`; `form`
+    follows, and may say in which form.
+    """
     try:
         yield
     except MemoryError as error:
@@ -23,8 +25,8 @@ def room_for_weights(model: Model, num_bytes: int, form: str = "") -> Iterator[N
 
 
 @contextmanager
-def room_for_kv_cache(config: KVCacheConfig) -> Iterator[None]:
-    """Turn a MemoryError into CapacityError, for the KV cache."""
+def kv_cache_must_fit(config: KVCacheConfig) -> Iterator[None]:
+    """Turn a MemoryError into a CapacityError, which says what the KV cache takes."""
     try:
         yield
     except MemoryError as error:

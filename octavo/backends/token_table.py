@@ -22,7 +22,8 @@ class TokenTable:
 
     def gather(self, batch: Batch) -> np.ndarray:
         """The step's tokens: [T] int32."""
-        return self._token_ids[batch.token_rows, batch.positions]
+        token_ids: np.ndarray = self._token_ids[batch.token_rows, batch.positions]
+        return token_ids
 
     def take_in(self, batch: Batch, sampled: SamplerOutput) -> SamplerOutput:
         """Write what was sampled at its positions. Returns it with the number of tokens that each request

@@ -26,7 +26,7 @@ _json_option = click.option(
     "json_path",
     type=click.Path(dir_okay=False, writable=True, allow_dash=True),
     metavar="FILE",
-    help="write the figures to FILE as JSON; - = standard output, in place of the table",
+    help="write the figures to FILE as JSON; - = to standard output, instead of the table",
 )
 _model_argument = click.argument("model", default=DEFAULT_MODEL)
 
@@ -34,7 +34,7 @@ _model_argument = click.argument("model", default=DEFAULT_MODEL)
 @click.group(invoke_without_command=True)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """Measure how fast Octavo is on this machine. Other programs should be quiet meanwhile."""
+    """Measure how fast Octavo is on this machine. Stop other programs first: they change the figures."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -48,7 +48,7 @@ _prefix_option = click.option(
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="further tokens that all prompts begin with, and that are cached when the clock starts",
+    help="tokens of a common prefix of all prompts, in addition; it is cached before the clock starts",
 )
 
 
@@ -58,11 +58,11 @@ def _engine_options() -> list[click.Parameter]:
 
 @bench.command(cls=SectionedCommand, params=_engine_options())
 @_model_argument
-@_count("--batch-size", 1, "requests that run together")
-@_count("--input-len", 32, "tokens of each prompt")
+@_count("--batch-size", 1, "number of requests that start together")
+@_count("--input-len", 32, "number of tokens in each prompt")
 @_prefix_option
-@_count("--output-len", 128, "tokens generated for each prompt")
-@_count("--num-iters", None, "times to measure; default: as many as take 1.5 s, and at least 3")
+@_count("--output-len", 128, "number of tokens to generate for each prompt")
+@_count("--num-iters", None, "number of measurements; default: as many as fit into 1.5 s, and at least 3")
 @_json_option
 def latency(
     model: str,
@@ -73,12 +73,12 @@ def latency(
     json_path: str | None,
     **flags: Any,
 ) -> None:
-    """Measure how long requests that come together take: their first token, and each one after it.
+    """Measure the time to the first token, and the time of each token after it.
 
-    Prompts are random tokens, answers are greedy and as long as asked for, and nothing of a prompt is in the
-    prefix cache but what all share.
-    Loading the model and a first run to warm up do not count, and tokens are not turned into text. Shares of
-    what the machine can do are given where the native backend runs the model.
+    Prompts are random tokens. Answers are greedy and exactly as long as asked for. The prefix cache holds
+    only the common prefix, if there is one. The time to load the model, a first run that warms up, and the
+    conversion of tokens to text do not count. With the native backend, the table also compares the figures
+    with what the machine can do.
     """
     from octavo.bench.load import LATENCY
 
@@ -87,11 +87,11 @@ def latency(
 
 @bench.command(cls=SectionedCommand, params=_engine_options())
 @_model_argument
-@_count("--num-prompts", 64, "requests, all there when the clock starts")
-@_count("--input-len", 128, "tokens of each prompt")
+@_count("--num-prompts", 64, "number of requests; all are queued when the clock starts")
+@_count("--input-len", 128, "number of tokens in each prompt")
 @_prefix_option
-@_count("--output-len", 64, "tokens generated for each prompt")
-@_count("--num-iters", None, "times to measure; default: as many as take 1.5 s, and at least 1")
+@_count("--output-len", 64, "number of tokens to generate for each prompt")
+@_count("--num-iters", None, "number of measurements; default: as many as fit into 1.5 s, and at least 1")
 @_json_option
 def throughput(
     model: str,
@@ -102,9 +102,9 @@ def throughput(
     json_path: str | None,
     **flags: Any,
 ) -> None:
-    """Measure how fast many requests are done, in tokens per second, prompts included.
+    """Measure the throughput of many requests: tokens per second, of prompts and answers.
 
-    As `latency`, but requests may wait for one another, as the engine's settings have it.
+    Prompts and answers are those of `latency`. Requests wait for one another as the engine's settings say.
     """
     from octavo.bench.load import THROUGHPUT
 
@@ -112,11 +112,17 @@ def throughput(
 
 
 @bench.command()
-@click.option("--format", "formats", multiple=True, metavar="NAME", help="a format of weights, such as Q4_K")
-@_count("--threads", None, "threads; default: one for each processor this process may use")
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="NAME",
+    help="a weight format to measure, such as Q4_K; may be given several times",
+)
+@_count("--threads", None, "number of threads; default: one for each processor this process may use")
 @_json_option
 def kernels(formats: tuple[str, ...], threads: int | None, json_path: str | None) -> None:
-    """Measure the native kernels one by one, beside what the machine can do. No model is needed."""
+    """Measure each native kernel, and compare it with what the machine can do. Needs no model."""
     from octavo.bench.kernels import STANDARD_FORMATS, measure_all
 
     _check_writable(json_path)
@@ -129,7 +135,7 @@ def kernels(formats: tuple[str, ...], threads: int | None, json_path: str | None
 @bench.command()
 @_json_option
 def scheduler(json_path: str | None) -> None:
-    """Measure what scheduling costs a step, under several loads. No model is needed."""
+    """Measure the time that the scheduler needs for a step, under several loads. Needs no model."""
     from octavo.bench.scheduler import STANDARD_CASES, measure, render
 
     _check_writable(json_path)

@@ -17,6 +17,7 @@ from octavo.engine.client import InprocClient
 from octavo.engine.executor import InprocExecutor
 from octavo.errors import CapacityError, ConfigError, OctavoError
 from octavo.frontend.llm_engine import LLMEngine
+from octavo.frontend.output_collector import OutputCollector
 from octavo.types.kv import KVCacheConfig
 from octavo.types.params import RequestOutputKind, SamplingParams
 
@@ -187,27 +188,30 @@ class LoadRunner:
         return self._run_requests(load, prefix)
 
     def _run_requests(self, load: Load, prefix: np.ndarray) -> Run:
-        waiting = self._add_requests(load, prefix)
+        ready: list[OutputCollector] = []  # with outputs of the last step
+        waiting = self._add_requests(load, prefix, ready)
         steps = []
         num_prefill_steps = 0
         begun = perf_counter()
         while self._engine.has_unfinished_requests():
             self._clock.seconds = 0.0
-            outputs = self._engine.step()
+            num_prefill_steps += bool(waiting)
+            self._engine.step()
             end_s = perf_counter() - begun
             num_tokens = 0
-            for output in outputs:
+            outputs = [collector.get_nowait() for collector in ready]
+            ready.clear()
+            for output in filter(None, outputs):
                 (answer,) = output.outputs
                 if answer.finish_reason == "error":
                     raise OctavoError(f"a request of the benchmark failed: {answer.stop_reason}")
                 num_tokens += len(answer.token_ids)
-            num_prefill_steps += bool(waiting)
-            waiting -= {output.request_id for output in outputs}
+                waiting.discard(output.request_id)
             steps.append(StepTime(end_s, self._clock.seconds, num_tokens))
         return Run(load, tuple(steps), num_prefill_steps)
 
-    def _add_requests(self, load: Load, prefix: np.ndarray) -> set[str]:
-        """Queue the requests. Returns their ids."""
+    def _add_requests(self, load: Load, prefix: np.ndarray, ready: list[OutputCollector]) -> set[str]:
+        """Queue the requests, whose collectors join `ready` when they have an output. Returns their ids."""
         params = SamplingParams(
             temperature=0.0,
             seed=SEED,
@@ -220,5 +224,6 @@ class LoadRunner:
         prompts = self._random.integers(0, self._engine.info.vocab_size, shape).tolist()
         ids = [f"request-{number}" for number in range(load.num_requests)]
         for request_id, prompt in zip(ids, prompts, strict=True):
-            self._engine.add_request(request_id, [*prefix.tolist(), *prompt], params)
+            request = self._engine.input_processor.process_inputs([*prefix.tolist(), *prompt], params)
+            self._engine.add_processed(request_id, request, ready.append)
         return set(ids)

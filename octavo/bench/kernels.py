@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group
 from rich.table import Table
 
 from octavo.backends.native.kv_cache import KVCaches, head_bytes
-from octavo.backends.native.library import make_engine
+from octavo.backends.native.library import load_library, make_device
 from octavo.backends.native.program import compile_program
-from octavo.backends.native.support import FORMATS
 from octavo.bench.probes import MachineProbe, probe_machine
 from octavo.bench.report import describe_barriers, describe_probe
 from octavo.bench.weights import random_weight
@@ -31,6 +30,9 @@ from octavo.ops import AttentionLayer, Linear, Ops
 from octavo.types.batch import CommonAttentionMetadata
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
 from octavo.weights.formats import format_named
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import Device
 
 STANDARD_FORMATS = ("BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 # Inputs and outputs: of models of 135 million and of 1 billion parameters.
@@ -122,37 +124,37 @@ class KernelReport:
 def measure_all(formats: Sequence[str], num_threads: int | None, tell: Callable[[str], None]) -> KernelReport:
     """Measure every kernel, and probe the machine before and after; `tell` is told each kernel's name.
 
-    `formats` may be in any case, `num_threads` None = as many as the engine would take. Raises
+    `formats` may be in any case, `num_threads` None = as many as the device would take. Raises
     UnsupportedError without the native backend, and for a format that it does not multiply; ConfigError for a
-    number of threads that no engine takes.
+    number of threads that no device takes.
     """
     formats = tuple(map(_format_with_kernel, formats))
-    engine = make_engine(num_threads or default_num_threads())
-    probe, before_ns, times = probe_machine(engine), engine.barrier_ns(), []
-    for time in measure_kernels(engine, formats):
+    device = make_device(num_threads or default_num_threads())
+    probe, before_ns, times = probe_machine(device), device.barrier_ns(), []
+    for time in measure_kernels(device, formats):
         tell(f"{time.name}, {time.num_tokens} tokens")
         times.append(time)
     return KernelReport(
-        engine.instruction_set, engine.num_threads, probe, before_ns, engine.barrier_ns(), times
+        device.instruction_set, device.num_threads, probe, before_ns, device.barrier_ns(), times
     )
 
 
-def measure_kernels(engine: Any, formats: Sequence[str]) -> Iterator[KernelTime]:
+def measure_kernels(device: Device, formats: Sequence[str]) -> Iterator[KernelTime]:
     """Every kernel, one after the other; `formats` all have some."""
     for format_name in formats:
         for shape in LINEAR_SHAPES:
             if shape[0] % format_named(format_name).block_size == 0:
-                yield from measure_linear(engine, format_name, shape)
+                yield from measure_linear(device, format_name, shape)
     for heads in ATTENTION_HEADS:
         for context in DECODE_CONTEXTS:
-            yield measure_attention(engine, heads, context, num_tokens=1)
-        yield measure_attention(engine, heads, PREFILL_TOKENS, PREFILL_TOKENS)
+            yield measure_attention(device, heads, context, num_tokens=1)
+        yield measure_attention(device, heads, PREFILL_TOKENS, PREFILL_TOKENS)
     for size in NORM_SIZES:
-        yield from measure_norm(engine, size)
+        yield from measure_norm(device, size)
 
 
 def measure_linear(
-    engine: Any,
+    device: Device,
     format_name: str,
     shape: tuple[int, int],
     tokens: Sequence[int] = LINEAR_TOKENS,
@@ -166,7 +168,7 @@ def measure_linear(
     def function(ops: Ops[Any], token_ids: Any, positions: Any, x: Any) -> Any:
         return [ops.linear(x, layer) for layer in layers][-1]
 
-    program = compile_program(engine, function, {"x": num_inputs})
+    program = compile_program(device, function, {"x": num_inputs})
     for num_tokens in tokens:
         x = _random_rows(num_tokens, num_inputs)
         num_ops = {arithmetic_of(format_name): 2 * num_inputs * num_outputs * num_tokens}
@@ -179,7 +181,7 @@ def measure_linear(
 
 
 def measure_attention(
-    engine: Any,
+    device: Device,
     heads: tuple[int, int, int],
     context: int,
     num_tokens: int,
@@ -203,7 +205,7 @@ def measure_attention(
         return [ops.attention(q, k, v, layer) for layer in layers][-1]
 
     num_columns = (num_heads + 2 * num_kv_heads) * head_size
-    program = compile_program(engine, function, {"qkv": num_columns}, caches)
+    program = compile_program(device, function, {"qkv": num_columns}, caches)
     positions = np.arange(context - num_tokens, context, dtype=np.int64)
     metadata = _one_request(context, positions)
     qkv = _random_rows(num_tokens, num_columns)
@@ -216,7 +218,7 @@ def measure_attention(
     )
 
 
-def measure_norm(engine: Any, size: int) -> Iterator[KernelTime]:
+def measure_norm(device: Device, size: int) -> Iterator[KernelTime]:
     """An RMS norm of rows of `size`, which mostly come from a cache, as they do in a model."""
     weight = random_weight("F32", 1, size)
     vector = dataclasses.replace(weight, shape=(size,))
@@ -226,7 +228,7 @@ def measure_norm(engine: Any, size: int) -> Iterator[KernelTime]:
             x = ops.rms_norm(x, vector, 1e-5)
         return x
 
-    program = compile_program(engine, function, {"x": size})
+    program = compile_program(device, function, {"x": size})
     for num_tokens in NORM_TOKENS:
         x = _random_rows(num_tokens, size)
         yield KernelTime(
@@ -239,9 +241,10 @@ def measure_norm(engine: Any, size: int) -> Iterator[KernelTime]:
 
 def _format_with_kernel(name: str) -> str:
     found = name.upper()
-    if found not in FORMATS:
+    formats = load_library().FORMATS
+    if found not in formats:
         raise UnsupportedError(
-            f"there are no kernels for weights in format {name!r}; there are for {', '.join(FORMATS)}"
+            f"there are no kernels for weights in format {name!r}; there are for {', '.join(formats)}"
         )
     return found
 

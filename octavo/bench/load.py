@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 from octavo.bench.generation import Load, LoadRunner
 from octavo.bench.probes import probe_machine
@@ -15,6 +15,9 @@ from octavo.frontend.llm_engine import LLMEngine
 from octavo.hub import resolve_model
 from octavo.models.load import open_model
 from octavo.types.kv import KVCacheConfig
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +48,21 @@ def measure(
     if benchmark.at_once:
         runner.check_fits(load)
     work = _count_work(config, runner.kv_config)
-    native = getattr(runner.backend, "engine", None)  # the reference backend has none
-    probe = None if native is None else probe_machine(native)
-    before_ns = _barrier_ns(native)
+    device: Device | None = getattr(runner.backend, "device", None)  # the reference backend has none
+    probe = None if device is None else probe_machine(device)
+    before_ns = _barrier_ns(device)
     runs = runner.measure(load, benchmark.least_iters, num_iters)
     setup = Setup(
         model=config.model.model,
-        backend="reference" if native is None else "native",
-        instruction_set=None if native is None else native.instruction_set,
-        threads=None if native is None else native.num_threads,
+        backend="reference" if device is None else "native",
+        instruction_set=None if device is None else device.instruction_set,
+        threads=None if device is None else device.num_threads,
         load_s=load_s,
         kv_cache_tokens=runner.kv_config.max_num_tokens,
         weight_bytes=work.weight_bytes,
         probe=probe,
         barrier_before_ns=before_ns,
-        barrier_after_ns=_barrier_ns(native),
+        barrier_after_ns=_barrier_ns(device),
     )
     return setup, summarize(runs, work, probe)
 
@@ -70,5 +73,5 @@ def _count_work(config: EngineConfig, kv_config: KVCacheConfig) -> ModelWork:
     return count_work(model, kv_config)
 
 
-def _barrier_ns(native: Any) -> float | None:
-    return None if native is None else native.barrier_ns()
+def _barrier_ns(device: Device | None) -> float | None:
+    return None if device is None else device.barrier_ns()

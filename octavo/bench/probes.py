@@ -1,6 +1,6 @@
 """What this machine can do at most with the native kernels' instructions: what speeds are compared with.
 
-The probes are in csrc/kernels/probes.cpp. Each takes an `Engine` of the native backend and uses all its
+The probes are in csrc/kernels/probes.cpp. Each takes a `Device` of the native backend and uses all its
 threads.
 """
 
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from octavo.backends.native.library import load_library
 from octavo.bench.work import Work
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import Device
 
 PROBE_BYTES = 256 * 2**20  # so that second-level caches hold next to nothing of it
 ARITHMETICS = ("f32", "bf16", "int8", "bf16_tiles", "int8_tiles")
@@ -25,7 +28,7 @@ BUSY_BARRIER_NS = 5000.0
 
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
-    """The most that all threads of an engine together can do."""
+    """The most that all threads of a device together can do."""
 
     read_bytes_per_s: float  # from memory
     ops_per_s: Mapping[str, float]  # by arithmetic; those of ARITHMETICS that the instruction set has
@@ -43,17 +46,17 @@ class MachineProbe:
         return sum(count / self.peak(arithmetic) for arithmetic, count in work.num_ops.items())
 
 
-def probe_machine(engine: Any) -> MachineProbe:
-    """Measure what `engine` can do. Takes about half a second and 256 MiB of memory meanwhile."""
+def probe_machine(device: Device) -> MachineProbe:
+    """Measure what `device` can do. Takes about half a second and 256 MiB of memory meanwhile."""
     library = load_library()
-    measured = {name: library.measure_arithmetic(engine, name) for name in ARITHMETICS}
+    measured = {name: library.measure_arithmetic(device, name) for name in ARITHMETICS}
     return MachineProbe(
-        read_bytes_per_s=library.measure_read_bandwidth(engine, PROBE_BYTES),
+        read_bytes_per_s=library.measure_read_bandwidth(device, PROBE_BYTES),
         ops_per_s={name: rate for name, rate in measured.items() if rate},
     )
 
 
 def is_same_state(barrier_before_ns: float, barrier_after_ns: float) -> bool:
-    """Whether two probes of `Engine.barrier_ns` speak of one and the same state of the machine."""
+    """Whether two probes of `Device.barrier_ns` speak of one and the same state of the machine."""
     low, high = sorted((barrier_before_ns, barrier_after_ns))
     return high <= low * SAME_STATE_RATIO

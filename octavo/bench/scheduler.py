@@ -89,11 +89,11 @@ def _measure_once(case: SchedulerCase, num_steps: int) -> SchedulerCost:
     schedule_ns, update_ns = [], []
     for _ in range(NUM_WARM_UP_STEPS + num_steps):
         begun = perf_counter_ns()
-        output = scheduler.schedule()
+        step = scheduler.schedule()
         planned = perf_counter_ns()
-        result = _sample(output)
+        result = _sample(step.output)
         sampled = perf_counter_ns()
-        scheduler.update_from_output(output, result)
+        scheduler.update_from_output(step, result)
         schedule_ns.append(planned - begun)
         update_ns.append(perf_counter_ns() - sampled)
     assert len(scheduler.running) == case.num_running, "somebody came, went or was preempted meanwhile"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.models.model import Model
+from octavo.models.model import Model, forward
 from octavo.ops import AttentionLayer, Linear
 from octavo.types.kv import KVCacheConfig
 
@@ -48,7 +48,7 @@ class AttentionWork:
         return cls(4 * layer.num_heads * layer.head_size, kv_bytes, layer.window)
 
     def of_step(self, num_requests: int, num_new_tokens: int, context: int, shared: int = 0) -> Work:
-        """As `ModelWork.of_step`."""
+        """The work of this layer in a step; the arguments are those of `ModelWork.of_step`."""
         most = self.window or context
         seen = np.arange(context - num_new_tokens + 1, context + 1).clip(max=most)  # by each new token
         read = min(context, most + num_new_tokens - 1)
@@ -82,7 +82,7 @@ class ModelWork:
 def count_work(model: Model, kv_config: KVCacheConfig) -> ModelWork:
     """The work of `model`, whose keys and values lie as `kv_config` says."""
     body, head = _Counter(), _Counter()
-    model.forward(body, None, None)
+    forward(model, body, None, None)
     model.compute_logits(head, None)
     kv_bytes = {
         layer: group.spec.page_bytes / group.spec.block_size
@@ -93,9 +93,7 @@ def count_work(model: Model, kv_config: KVCacheConfig) -> ModelWork:
         weight_bytes=body.weight_bytes + head.weight_bytes,
         token_ops=dict(body.num_ops),
         head_ops=dict(head.num_ops),
-        attention=tuple(
-            AttentionWork.of_layer(each, kv_bytes[each.index]) for each in model.attention_layers
-        ),
+        attention=tuple(AttentionWork.of_layer(each, kv_bytes[each.index]) for each in body.attention_layers),
     )
 
 
@@ -105,9 +103,10 @@ def arithmetic_of(format_name: str) -> str:
 
 
 class _Counter:
-    """An `Ops` whose tensors are nothing, and that counts what linear maps cost."""
+    """An `Ops` whose tensors are None. It counts what linear maps cost, and notes the layers that attend."""
 
     def __init__(self) -> None:
+        self.attention_layers: list[AttentionLayer] = []
         self.weight_bytes = 0
         self.num_ops: Counter[str] = Counter()
 
@@ -116,6 +115,10 @@ class _Counter:
         for weight in layer.weights:
             self.weight_bytes += weight.nbytes
             self.num_ops[arithmetic_of(weight.format.name)] += 2 * int(np.prod(weight.shape))
+
+    def attention(self, q: None, k: None, v: None, layer: AttentionLayer) -> None:
+        """Note the layer: what its attention costs depends on the step."""
+        self.attention_layers.append(layer)
 
     def split_heads(self, x: None, num_heads: Sequence[int]) -> tuple[None, ...]:
         """As many parts as asked for."""

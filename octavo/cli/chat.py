@@ -31,15 +31,19 @@ if TYPE_CHECKING:
 
 @click.command(cls=SectionedCommand, params=[*sampling_options(), *engine_options()])
 @click.argument("model", default=DEFAULT_MODEL)
-@click.option("--system", type=UNICODE_TEXT, help="instructions that stand before the conversation")
+@click.option(
+    "--system",
+    type=UNICODE_TEXT,
+    help="system message: instructions to the model, placed before the conversation",
+)
 def chat(model: str, system: str | None, **flags: Any) -> None:
     """Hold a conversation with MODEL in the terminal.
 
-    MODEL is a name from `octavo models`, a path to a GGUF file or a Hugging Face folder, or a hub id
-    org/name; without it, the model is smollm2.
+    MODEL is a name from `octavo models`, a path to a GGUF file or to a Hugging Face folder, or a hub id
+    org/name. The default is smollm2.
 
-    Inside, /help lists the commands. Ctrl-C ends an answer, Ctrl-D the conversation. Where no terminal is
-    its input, the exit status is 1 if a message was not answered.
+    In the conversation, /help lists the commands, Ctrl-C ends an answer, and Ctrl-D ends the conversation. If
+    the input is not a terminal, the exit status is 1 when a message got no answer.
 
     \b
     Examples:

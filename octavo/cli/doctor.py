@@ -15,15 +15,18 @@ _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="everything found, as JSON")
+@click.option("--json", "as_json", is_flag=True, help="print all findings as JSON")
 @click.option(
-    "--program", "model", metavar="MODEL", help="show what the native backend makes of MODEL instead"
+    "--program",
+    "model",
+    metavar="MODEL",
+    help="instead, print the programs that the native backend records for MODEL",
 )
 def doctor(as_json: bool, model: str | None) -> None:
-    """Look at this machine, and say what would keep Octavo from running well.
+    """Check whether Octavo can run well on this machine.
 
-    Each line is ok, a warning (it runs, but slowly or not everywhere) or a problem (it cannot run), with what
-    to do about it. The exit status is 1 if there is a problem.
+    Each line is ok, a warning (Octavo runs, but slowly or not in every case) or a problem (Octavo cannot
+    run), and says what to do. The exit status is 1 if there is a problem.
     """
     if model is not None:
         from octavo.cli.native_program import describe_programs

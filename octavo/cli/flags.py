@@ -42,7 +42,7 @@ SAMPLING_DEFAULTS: Mapping[str, Any] = MappingProxyType({"max_tokens": None, "te
 _Made = TypeVar("_Made")
 
 
-class UnicodeText(click.ParamType):
+class UnicodeText(click.types.StringParamType):
     """A text for the model. An argument that is not valid in the terminal's encoding is refused."""
 
     name = "text"
@@ -53,7 +53,7 @@ class UnicodeText(click.ParamType):
             value.encode()
         except UnicodeEncodeError:
             self.fail("it is not valid UTF-8", param, ctx)
-        return value
+        return str(value)
 
 
 UNICODE_TEXT = UnicodeText()

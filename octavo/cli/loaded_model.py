@@ -109,11 +109,12 @@ class LoadedModel:
         """
         answer = Answer()
         start = time.perf_counter()
-        self._engine.add_request(_REQUEST_ID, prompt, self.params)
+        collector = self._engine.add_request(_REQUEST_ID, prompt, self.params)
         try:
             with deferred_interrupt(announce_stop) as was_interrupted:
-                while self._engine.has_unfinished_requests() and not was_interrupted():
-                    for output in self._engine.step():
+                while not collector.is_finished and not was_interrupted():
+                    self._engine.step()
+                    if (output := collector.get_nowait()) is not None:
                         show(answer.add(output, time.perf_counter() - start))
         finally:
             self._engine.abort_requests([_REQUEST_ID])  # without effect on an answer that is complete

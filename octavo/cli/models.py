@@ -16,23 +16,23 @@ _HEADINGS = ("NAME", "SIZE", "ON THIS DISK", "DESCRIPTION", "LICENCE")
 
 @click.command()
 @click.argument("name")
-@click.option("--revision", help="branch, tag or commit of a hub id")
+@click.option("--revision", help="branch, tag or commit of a hub id; default: main")
 def pull(name: str, revision: str | None) -> None:
-    """Fetch the model NAME, and print where it lies.
+    """Fetch the model NAME, and print its path.
 
     NAME is a name from `octavo models`, or a hub id: org/name, or org/name:Q4_K_M for one of its GGUF files.
-    What is already here is verified and, if intact, not fetched again; a fetch that was cut short goes on
-    where it stopped.
+    Files that are already on this disk are verified, and fetched again only if they are damaged. An
+    interrupted fetch continues where it stopped.
     """
     click.echo(pull_model(name, revision=revision))
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="the list as JSON")
+@click.option("--json", "as_json", is_flag=True, help="print the list as JSON")
 def models(as_json: bool) -> None:
-    """List the models that have a short name, and the hub's models that are on this disk.
+    """List the models that have a short name, and the models of the Hugging Face hub on this disk.
 
-    Away from a terminal each model is a line, with tabs between its columns.
+    If the output is not a terminal, each model is one line, with tabs between the columns.
     """
     listed = available_models()
     if as_json:

@@ -37,14 +37,14 @@ class Entry:
 
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
-        "run": Entry("Talk to a model", "octavo.cli.run", "answer one prompt and end"),
+        "run": Entry("Talk to a model", "octavo.cli.run", "answer one prompt and exit"),
         "chat": Entry("Talk to a model", "octavo.cli.chat", "hold a conversation in the terminal"),
         "pull": Entry("Models", "octavo.cli.models", "fetch a model ahead of time"),
         "models": Entry(
-            "Models", "octavo.cli.models", "list the models known by name and those on this disk"
+            "Models", "octavo.cli.models", "list the models with short names and those on this disk"
         ),
-        "doctor": Entry("This machine", "octavo.cli.doctor", "say what would keep Octavo from running well"),
-        "bench": Entry("This machine", "octavo.bench.command", "measure how fast Octavo is here"),
+        "doctor": Entry("This machine", "octavo.cli.doctor", "check whether Octavo can run well here"),
+        "bench": Entry("This machine", "octavo.bench.command", "measure how fast Octavo is on this machine"),
     }
 )
 

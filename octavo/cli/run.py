@@ -28,19 +28,23 @@ if TYPE_CHECKING:
 @click.command(cls=SectionedCommand, params=[*sampling_options(), *engine_options()])
 @click.argument("model", default=DEFAULT_MODEL)
 @click.argument("prompt", required=False, type=UNICODE_TEXT)
-@click.option("--system", type=UNICODE_TEXT, help="instructions that come before the prompt")
-@click.option("--raw", is_flag=True, help="continue the prompt as it is, without the model's chat template")
-@click.option("--quiet", "-q", is_flag=True, help="no line with the speeds at the end")
+@click.option(
+    "--system", type=UNICODE_TEXT, help="system message: instructions to the model, placed before the prompt"
+)
+@click.option(
+    "--raw", is_flag=True, help="let the model continue the prompt as plain text, without its chat template"
+)
+@click.option("--quiet", "-q", is_flag=True, help="do not print the speeds at the end")
 def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bool, **flags: Any) -> None:
-    """Answer one PROMPT with MODEL, and end.
+    """Answer one PROMPT with MODEL, and exit.
 
-    MODEL is a name from `octavo models`, a path to a GGUF file or a Hugging Face folder, or a hub id
-    org/name; without it, the model is smollm2. A single argument is always the MODEL: the PROMPT is then read
-    from standard input, or asked for. A PROMPT that begins with a dash goes after two: -- "-1 + 1 ="
+    MODEL is a name from `octavo models`, a path to a GGUF file or to a Hugging Face folder, or a hub id
+    org/name. The default is smollm2. If there is only one argument, it is MODEL, and PROMPT is read from
+    standard input. Write -- before a PROMPT that begins with a dash: octavo run smollm2 -- "-1 + 1 ="
 
-    The PROMPT is a message, put to the model through its chat template where it has one. The answer is
-    written to standard output as it comes, everything else to standard error. Ctrl-C ends the answer after
-    the step under way, which may take a while for a long PROMPT; a second Ctrl-C ends it at once.
+    The model receives PROMPT as a chat message, if it has a chat template. The answer goes to standard output
+    while it is generated; everything else goes to standard error. Ctrl-C ends the answer after the current
+    step, which can take a while for a long PROMPT; a second Ctrl-C ends it at once.
 
     \b
     Examples:

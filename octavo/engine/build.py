@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from octavo.backends.backend import Backend
-from octavo.config import AUTO, EngineConfig, SchedulerConfig
+from octavo.config import AUTO, EngineConfig
 from octavo.engine.build_core import build_core
+from octavo.engine.cache_layout import plan_cache
 from octavo.engine.core import EngineCore
 from octavo.engine.executor import InprocExecutor
 from octavo.errors import CapacityError, ConfigError, UnsupportedError
 from octavo.features import EngineParts, load_features
-from octavo.kv_cache.layout import check_fits, plan_kv_cache
+from octavo.kv_cache.layout import check_fits
 from octavo.logs import get_logger
-from octavo.machine.memory import kv_cache_bytes
 from octavo.machine.processors import default_num_threads
 from octavo.models.load import open_model
 from octavo.models.model import Model
 from octavo.models.spec import ModelSpec
-from octavo.ops import AttentionLayer
-from octavo.types.kv import UNBOUNDED, FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from octavo.types.kv import KVCacheConfig
 from octavo.types.outputs import EngineInfo
 from octavo.worker.input_batch import InputBatch
 from octavo.worker.model_runner import ModelRunner
 
 logger = get_logger(__name__)
-
-# Tokens of a prompt that a step runs at most where layers have windows (or as many as the largest one): what
-# a window must hold grows with it, and speed, beyond a few hundred, does not.
-WINDOWED_CHUNK = 512
 
 
 def build_engine(
@@ -71,7 +65,7 @@ def _plan_memory(config: EngineConfig, model: Model, backend: Backend) -> tuple[
     smaller than the longest sequence wanted.
     """
     longest = _longest_sequence(config, model.spec)
-    kv_config = _plan_kv_cache(config, model.attention_layers, backend, longest)
+    kv_config = plan_cache(config, model, backend, longest)
     max_model_len = longest
     if config.model.max_model_len == AUTO:
         max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
@@ -106,13 +100,13 @@ def _load(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
 
 def _load_native(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
     from octavo.backends.native.backend import NativeBackend
-    from octavo.backends.native.library import make_engine
+    from octavo.backends.native.library import make_device
     from octavo.backends.native.sampling import NativeSampler
 
-    engine = make_engine(config.threads or default_num_threads())
-    sampler = NativeSampler(engine, num_token_ids, config.model.logprobs_mode)
+    device = make_device(config.threads or default_num_threads())
+    sampler = NativeSampler(device, num_token_ids, config.model.logprobs_mode)
     dtype = config.cache.kv_cache_dtype
-    backend = NativeBackend(engine, sampler, "bf16" if dtype == AUTO else dtype)
+    backend = NativeBackend(device, sampler, "bf16" if dtype == AUTO else dtype)
     backend.load_model(model)
     return backend
 
@@ -137,33 +131,6 @@ def _longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
             f"{spec.max_position_embeddings} tokens"
         )
     return wanted
-
-
-def _plan_kv_cache(
-    config: EngineConfig, layers: tuple[AttentionLayer, ...], backend: Backend, longest: int
-) -> KVCacheConfig:
-    """The cache that was asked for, or of a share of the memory, but not larger than could ever be used."""
-    cache = config.cache
-    specs = [_cache_spec(layer, cache.block_size, backend) for layer in layers]
-    max_chunk = _max_chunk(config.scheduler, layers)
-    planned = plan_kv_cache(specs, kv_cache_bytes(cache), max_chunk, cache.num_blocks_override)
-    if cache.kv_cache_memory is not None or cache.num_blocks_override is not None:
-        return planned
-    most = 1 + config.scheduler.max_num_seqs * planned.num_blocks_for(longest)
-    return replace(planned, num_blocks=min(planned.num_blocks, most))
-
-
-def _max_chunk(config: SchedulerConfig, layers: tuple[AttentionLayer, ...]) -> int:
-    """Most tokens of one request in a step."""
-    windows = [layer.window for layer in layers if layer.window is not None]
-    if not windows or not config.enable_chunked_prefill:
-        return UNBOUNDED
-    return min(max(*windows, WINDOWED_CHUNK), config.max_num_batched_tokens)
-
-
-def _cache_spec(layer: AttentionLayer, block_size: int, backend: Backend) -> KVCacheSpec:
-    heads = (block_size, layer.num_kv_heads, layer.head_size, backend.kv_head_bytes(layer.head_size))
-    return FullAttentionSpec(*heads) if layer.window is None else SlidingWindowSpec(*heads, layer.window)
 
 
 def _allocate_rows(

@@ -14,9 +14,10 @@ from octavo.engine.deadlines import Deadlines, StepTimes
 from octavo.engine.observers import make_observers
 from octavo.errors import ConfigError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
+from octavo.kv_cache.single_type_kv_cache_manager import MANAGERS
 from octavo.scheduler.constraint import Constraint
 from octavo.scheduler.scheduler import Scheduler
-from octavo.types.kv import UNBOUNDED, FullAttentionSpec, KVCacheConfig
+from octavo.types.kv import UNBOUNDED, KVCacheConfig
 from octavo.types.observer import Observer, Observers
 from octavo.types.protocols import Executor
 
@@ -48,7 +49,8 @@ def build_core(
 
 def _make_kv_cache(config: CacheConfig, kv_config: KVCacheConfig, observer: Observer) -> KVCacheManager:
     interval = config.prefix_cache_retention_interval
-    if interval is not None and all(isinstance(group.spec, FullAttentionSpec) for group in kv_config.groups):
+    keep_all = all(MANAGERS[type(group.spec)].keeps_all_blocks for group in kv_config.groups)
+    if interval is not None and keep_all:
         raise ConfigError(
             f"prefix_cache_retention_interval is {interval}, but no layer of this model has a sliding "
             "window; leave it out"

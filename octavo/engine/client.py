@@ -1,4 +1,4 @@
-"""How a front end reaches its engine: the same few calls, wherever the engine runs."""
+"""How a front end reaches its engine core: the same few calls, wherever the core runs."""
 
 from __future__ import annotations
 
@@ -15,41 +15,51 @@ from octavo.types.steps import PauseState
 
 
 def check_architecture(architecture: str) -> None:
-    """Raise UnsupportedError for the architecture of a GGUF file, as it names it, that cannot be run here."""
+    """Raise UnsupportedError for an architecture, by its name in GGUF files, that cannot be run here."""
     find_architecture(architecture, GGUF_ARCHITECTURES)
 
 
 class EngineCoreClient(Protocol):
-    """A front end's handle on an engine core."""
+    """A front end's handle on an engine core. No call raises for a bad request: an output reports it."""
 
     info: EngineInfo
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Hand over a request. Raises RequestError for one that can never run."""
+        """Send a request. An output with a `rejection` reports one that cannot run."""
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
-        """End requests; nothing more will be heard of them. Unknown ids are ignored."""
+        """End requests. No output of them follows. Unknown ids are ignored.
 
-    def stop_requests(self, request_ids: Iterable[str]) -> None:
-        """End requests of which the front end has had enough, of sessions the turn. Nothing more is heard."""
-
-    def stop_turns(self, request_id: str) -> None:
-        """End the turns of a session that are under way or to come; it goes on. Nothing is heard of them."""
-
-    def get_output(self) -> EngineCoreOutputs:
-        """The news from the next step."""
-
-    def pause(self, state: PauseState) -> None:
-        """Let nothing run, or only what has begun; UNPAUSED lets all go on."""
-
-    def has_begun_requests(self) -> bool:
-        """Whether a request has begun to run that has not ended: while new ones are paused, what there is to
-        drain.
+        A session ends with any of its turns, and its other turns end with an output.
         """
 
+    def stop_requests(self, request_ids: Iterable[str]) -> None:
+        """End requests with what they have generated so far. No output of them follows. Unknown ids are
+        ignored.
+
+        A session goes on after a turn that is stopped. A turn to come is dropped.
+        """
+
+    def end_session(self, session_id: str, error: str | None = None) -> None:
+        """End a session and its turns. An unknown id is ignored.
+
+        No output of the turns follows, except where an `error` of one of them is the reason: then each of the
+        others ends with an output.
+        """
+
+    def get_output(self) -> EngineCoreOutputs:
+        """The outputs of the next step."""
+
+    def pause(self, state: PauseState) -> None:
+        """Let no request run, or only those that have begun, or all again (UNPAUSED)."""
+
+    def has_begun_requests(self) -> bool:
+        """Whether a request has begun and not ended: what is left to drain while new requests are paused."""
+
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks; those can
-        be made to give them up and to begin again.
+        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks.
+
+        With `reset_running_requests` they give up their blocks first, and begin again.
         """
 
     def close(self) -> None:
@@ -57,43 +67,34 @@ class EngineCoreClient(Protocol):
 
 
 class InprocClient:
-    """The engine lives in this process, and steps when it is asked for output."""
+    """The engine lives in this process, and runs a step when it is asked for output."""
 
     def __init__(self, config: EngineConfig, model_path: Path, num_token_ids: int | None) -> None:
         self.core, self.info = build_engine(config, model_path, num_token_ids)
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """See `EngineCoreClient`."""
         self.core.add_request(request)
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
-        """See `EngineCoreClient`."""
         self.core.abort_requests(request_ids)
 
-    def get_output(self) -> EngineCoreOutputs:
-        """See `EngineCoreClient`."""
-        return self.core.step()
-
     def stop_requests(self, request_ids: Iterable[str]) -> None:
-        """See `EngineCoreClient`."""
         self.core.stop_requests(request_ids)
 
-    def stop_turns(self, request_id: str) -> None:
-        """See `EngineCoreClient`."""
-        self.core.stop_turns(request_id)
+    def end_session(self, session_id: str, error: str | None = None) -> None:
+        self.core.end_session(session_id, error)
+
+    def get_output(self) -> EngineCoreOutputs:
+        return self.core.step()
 
     def pause(self, state: PauseState) -> None:
-        """See `EngineCoreClient`."""
         self.core.pause(state)
 
     def has_begun_requests(self) -> bool:
-        """See `EngineCoreClient`."""
         return self.core.has_begun_requests()
 
-    def close(self) -> None:
-        """See `EngineCoreClient`."""
-        self.core.close()
-
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """See `EngineCoreClient`."""
         return self.core.reset_prefix_cache(reset_running_requests)
+
+    def close(self) -> None:
+        self.core.close()

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from octavo.engine.deadlines import Deadlines
 from octavo.logs import get_logger
-from octavo.scheduler.request import RequestStatus
 from octavo.scheduler.scheduler import Scheduler
+from octavo.scheduler.update import PlannedStep
 from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.protocols import Executor, Pending
 from octavo.types.requests import EngineCoreRequest
-from octavo.types.steps import ModelRunnerOutput, PauseState, SchedulerOutput
+from octavo.types.steps import ModelRunnerOutput, PauseState
 
 logger = get_logger(__name__)
 
@@ -25,18 +25,18 @@ class EngineCore:
         self.executor = executor
         self.deadlines = deadlines
         self.depth = scheduler.config.pipeline_depth
-        self._in_flight: deque[tuple[SchedulerOutput, Pending[ModelRunnerOutput]]] = deque()
+        self._in_flight: deque[tuple[PlannedStep, Pending[ModelRunnerOutput]]] = deque()  # the oldest first
 
     def step(self) -> EngineCoreOutputs:
         """Schedule, run, sample, update: one step.
 
         Up to `depth` steps are in flight: with 2, one is planned while the one before it runs. A step that
-        fails ends its own requests with an error; the engine and everyone else go on. So does one that is
-        interrupted (KeyboardInterrupt), which is raised; who it ended is told by the next step. Where already
-        the planning fails, nobody's state can be trusted, and every request ends.
+        fails, or is interrupted (KeyboardInterrupt), ends its own requests with an error; the engine and all
+        other requests go on. An interrupt is raised, and the next step reports which requests it ended. Where
+        the planning fails, no request's state can be trusted, and every request ends.
         """
         self._end_overdue()
-        output = None
+        step = None
         try:
             while len(self._in_flight) < self.depth and self.scheduler.has_requests():
                 self._launch(self.scheduler.schedule())
@@ -46,71 +46,83 @@ class EngineCore:
                 raise
             logger.exception("a step could not be planned: every request has failed")
         if self._in_flight:
-            output, pending = self._in_flight.popleft()
+            step, pending = self._in_flight.popleft()
             try:
-                return self.scheduler.update_from_output(output, pending.result())
+                return self.scheduler.update_from_output(step, pending.result())
             except BaseException as error:
-                self.scheduler.fail_step(output, _describe(error))
+                self.scheduler.fail_step(step, _describe(error))
                 if not isinstance(error, Exception):
                     raise
                 logger.exception("a step failed, and with it its requests")
-        return self.scheduler.take_news(output)
+        return self.scheduler.take_outputs(step)
 
-    def _launch(self, output: SchedulerOutput) -> None:
-        self.executor.execute_model(output)
-        self._in_flight.append((output, self.executor.sample_tokens()))
+    def _launch(self, step: PlannedStep) -> None:
+        self.executor.execute_model(step.output)
+        self._in_flight.append((step, self.executor.sample_tokens()))
 
     def _end_overdue(self) -> None:
-        for request in self.deadlines.take_overdue():
-            self.scheduler.fail_overdue(request)
+        for request_id, deadline_s in self.deadlines.take_overdue():
+            self.scheduler.fail_overdue(request_id, deadline_s)
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Queue a request, or the next turn of a session. Raises RequestError for one that can never run, or
-        not in time.
+        """Queue a request, or a turn of a session. An output reports the rejection of one that can never run,
+        or cannot be finished by its deadline.
         """
+        rejection = None
         if request.deadline_s is not None:
-            self.deadlines.check(request, self.scheduler.num_tokens_to_compute(request))
-        self.scheduler.add_request(request)
-        self.deadlines.watch(request)
+            rejection = self.deadlines.check(request, self.scheduler.table.num_tokens_to_compute(request))
+        if rejection is not None:
+            self.scheduler.reject(request, rejection)
+        elif self.scheduler.add_request(request):
+            self.deadlines.watch(request)
 
     def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
-        """End requests now (None = all), whatever they are doing. Unknown or ended ids are ignored."""
-        return self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+        """End requests now (None = all requests and all sessions). Returns their last outputs.
+
+        A session ends with any of its turns; the next step reports the end of its other turns. Ids that are
+        unknown or have ended are ignored.
+        """
+        return self.scheduler.table.abort_requests(request_ids)
 
     def stop_requests(self, request_ids: Iterable[str]) -> None:
-        """End requests whose text has come to a stop string, of a session the turn. Nothing more is heard."""
-        self.scheduler.stop_requests(request_ids)
+        """End requests without an output. Their sessions go on. Unknown ids are ignored."""
+        self.scheduler.table.stop_requests(request_ids)
 
-    def stop_turns(self, request_id: str) -> None:
-        """End the turns of a session that are under way or to come; it goes on. Nothing is heard of them."""
-        self.scheduler.stop_turns(request_id)
+    def end_session(self, session_id: str, error: str | None = None) -> None:
+        """End a session without an output; with an `error`, each of its turns is told of it."""
+        self.scheduler.table.end_session(session_id, error)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether another step would do anything for anyone."""
+        """Whether another step would compute or report anything."""
         return self.scheduler.has_unfinished_requests()
 
     def pause(self, state: PauseState) -> None:
-        """Let nothing run, or only what has begun; PauseState.UNPAUSED lets all go on."""
-        self.scheduler.pause(state)
+        """Let no request run, or only those that have begun, or all again (UNPAUSED)."""
+        self.scheduler.table.pause(state)
 
     def has_begun_requests(self) -> bool:
-        """Whether a request has begun and not ended: while new ones are paused, what there is to drain."""
-        return self.scheduler.has_begun_requests()
+        """Whether a request has begun and not ended: what is left to drain while new requests are paused."""
+        return self.scheduler.table.has_begun_requests()
 
     def close(self) -> None:
-        """End all requests, and let go of threads and sockets. May be called again."""
+        """End all requests, and release threads and sockets. May be called again."""
         self.abort_requests(None)
         self._in_flight.clear()
         self.executor.close()
-        self.scheduler.observer.close()
+        self.scheduler.table.observer.close()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks; those can
-        be made to give them up and to begin again.
+        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks.
+
+        With `reset_running_requests` they give up their blocks first, and begin again.
         """
         if reset_running_requests:
-            self.scheduler.preempt_all()
+            self.scheduler.table.preempt_all()
         return self.scheduler.kv_cache.reset_prefix_cache()
+
+    def check(self) -> None:
+        """Verify every invariant between requests, rows, blocks and steps. Raises AssertionError."""
+        self.scheduler.check(step for step, _ in self._in_flight)
 
 
 def _describe(error: BaseException) -> str:

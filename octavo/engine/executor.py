@@ -32,15 +32,12 @@ class InprocExecutor:
         self._executed: Future[None] = Future()
 
     def execute_model(self, output: SchedulerOutput) -> None:
-        """See `Executor`."""
         self._executed = self._lane.submit(self.runner.execute_model, output)
 
     def sample_tokens(self) -> Pending[ModelRunnerOutput]:
-        """See `Executor`."""
         return _Sampled(self._lane.submit(self._sample, self._executed))
 
     def close(self) -> None:
-        """See `Executor`."""
         self._lane.shutdown()
 
     def _sample(self, executed: Future[None]) -> Pending[ModelRunnerOutput]:

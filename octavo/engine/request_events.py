@@ -18,19 +18,15 @@ class RequestEvents(Observer):
         self._events: dict[str, list[EngineCoreEvent]] = {}  # since the last step
 
     def request_queued(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         self._record(request, EngineCoreEventType.QUEUED)
 
     def request_admitted(self, request: ObservedRequest, num_cached_tokens: int) -> None:
-        """See `Observer`."""
         self._record(request, EngineCoreEventType.SCHEDULED)
 
     def request_preempted(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         self._record(request, EngineCoreEventType.PREEMPTED)
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
-        """See `Observer`."""
         outputs.timestamp = self._clock()
         if self._events:
             outputs.events = self._events

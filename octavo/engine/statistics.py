@@ -34,11 +34,9 @@ class Statistics(Observer):
         return sum(hits for _, hits in self._recent) / queries if queries else 0.0
 
     def request_queued(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         self._unseen.add(request.request_id)
 
     def request_admitted(self, request: ObservedRequest, num_cached_tokens: int) -> None:
-        """See `Observer`."""
         queries, stats = request.num_tokens, self._prefix_cache
         if request.request_id not in self._unseen:
             self._prefix_cache = replace(
@@ -59,11 +57,9 @@ class Statistics(Observer):
         )
 
     def request_preempted(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         self._num_preemptions += 1
 
     def request_finished(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         self._unseen.discard(request.request_id)
         self._prompts.pop(request.request_id, None)
         reason = request.finish_reason
@@ -72,7 +68,6 @@ class Statistics(Observer):
             self._num_finished = {**self._num_finished, reason: count}  # the old one has been given out
 
     def step_planned(self, output: SchedulerOutput) -> None:
-        """See `Observer`."""
         for request_id, num_left in list(self._prompts.items()):
             num_now = min(output.num_scheduled_tokens.get(request_id, 0), num_left)
             self._num_prompt_tokens += num_now
@@ -81,7 +76,6 @@ class Statistics(Observer):
                 del self._prompts[request_id]
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
-        """See `Observer`."""
         self._num_generation_tokens += sum([len(news.new_token_ids) for news in outputs.outputs])
         state = self._state
         outputs.scheduler_stats = SchedulerStats(

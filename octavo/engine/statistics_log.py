@@ -36,20 +36,17 @@ class StatisticsLog(Observer):
         self._line_stats = SchedulerStats(0, 0, 0.0)
 
     def request_queued(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         if not self._unfinished:
             self._active_since = self._clock()
         self._unfinished.add(request.request_id)
 
     def request_finished(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         if request.request_id in self._unfinished:
             self._unfinished.remove(request.request_id)
             if not self._unfinished:
                 self._active_s += self._clock() - self._active_since
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
-        """See `Observer`."""
         now = self._clock()
         if self._unfinished:
             since = max(self._line_time, self._active_since)

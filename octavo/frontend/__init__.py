@@ -1,1 +1,1 @@
-"""The side that speaks text: tokenizers, chat templates, detokenization, requests in, outputs out."""
+"""The front end: tokenizers, chat templates, requests to the core, and its outputs as text."""

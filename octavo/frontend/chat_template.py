@@ -1,8 +1,8 @@
-"""Conversations to prompts: a model's chat template, from the messages of a request to token ids.
+"""Conversations to prompts: from the messages of a request, by a model's chat template, to token ids.
 
-On the way the request is brought into one shape (`conversation`), the control tokens that its texts spell are
-made unrecognizable (`stand_ins`), the template is run (`template_engine`), and what it wrote is divided into
-control tokens and plain text, and tokenized.
+The request is brought into one shape (`chat_variables`). The control tokens that its texts spell are made
+unrecognizable (`stand_ins`). The template is run (`template_engine`). Its text is divided into control tokens
+and plain text, and tokenized.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class ChatTemplate:
     Messages are objects with a role and a content, as in the OpenAI API; `normalize_variables` says what is
     allowed in them. Every method raises RequestError for a conversation that cannot be rendered.
 
-    What spells a control token in a request is tokenized as text, within the limits that `stand_ins` states.
-    With `allow_special_tokens_in_content` it becomes that token, so that any message can forge turns.
+    A text of a request that spells a control token is tokenized as plain text, within the limits that
+    `stand_ins` states. With `allow_special_tokens_in_content` it becomes that token, so that any message can
+    forge messages of other roles.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class ChatTemplate:
     def from_setting(
         cls, setting: str | None, tokenizer: Tokenizer, allow_special_tokens_in_content: bool = False
     ) -> ChatTemplate:
-        """What the setting `chat_template` asks for: a file, a template itself, or None for the model's own.
+        """The template of the setting `chat_template`: a file, a template itself, or None = the model's own.
 
         Raises ConfigError for a file that is not there.
         """

@@ -19,12 +19,13 @@ from octavo.types.params import SamplingParams
 class IncrementalDetokenizer:
     """The text of one output. `tokenizer` None stands for a request that wants no text: its text stays empty.
 
-    Of `params` it obeys detokenize, skip_special_tokens, stop, include_stop_str_in_output and min_tokens (a
-    stop string counts only if a later token than these completes it). `prompt_token_ids` matter for one
-    thing: a space that SentencePiece puts at the start of a text is not dropped when text stands before it.
+    It reads these fields of `params`: detokenize, skip_special_tokens, stop, include_stop_str_in_output and
+    min_tokens (a stop string counts only if a token after the first min_tokens completes it).
+    `prompt_token_ids` decide one thing: the space that SentencePiece puts at the start of a text is dropped
+    only if no text stands before it.
 
-    `num_output_tokens` counts the tokens taken in, up to and with the one that completed a stop string: what
-    a step brought beyond it is no part of the output.
+    `num_output_tokens` counts the tokens taken in, up to and including the one that completed a stop string.
+    Tokens of the same step after it are no part of the output.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class IncrementalDetokenizer:
         return "".join((*self._sent, *self._unsent))
 
     def update(self, new_token_ids: Sequence[int], finish_on_stop_token: bool) -> str | None:
-        """Take in the tokens of a step; returns the stop string they complete, if any.
+        """Take in the tokens of a step. Returns the stop string that they complete, or None.
 
-        The text then ends before that string, or after it with include_stop_str_in_output; of several the one
-        that is complete first counts, of those the first in the list. With `finish_on_stop_token` the last of
-        the tokens is what ended the request (EOS or one of stop_token_ids), and is no text unless the stop is
-        to be included.
+        The text then ends before the stop string, or after it with include_stop_str_in_output. If the tokens
+        complete several stop strings, the one that is complete first counts; among equals, the first in the
+        list. `finish_on_stop_token`: the last token ended the request (EOS or one of stop_token_ids), and it
+        adds no text, except with include_stop_str_in_output.
         """
         hidden = finish_on_stop_token and not self._params.include_stop_str_in_output
         for position, token_id in enumerate(new_token_ids, start=1):
@@ -74,10 +75,10 @@ class IncrementalDetokenizer:
         return None
 
     def get_next_output_text(self, finished: bool, delta: bool) -> str:
-        """The text to show now: what is new since the last call with `delta`, else all of it.
+        """The text to show now: with `delta` the text since the last call, else all of it.
 
-        Until `finished` it leaves out what a stop string may still take away and the bytes of an unfinished
-        character; then everything comes out.
+        Until `finished`, the text leaves out what may become a stop string, and the bytes of an unfinished
+        character.
         """
         if finished:
             self._unsent.append(self._decoder.decode(b"", final=True))

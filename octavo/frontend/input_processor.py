@@ -1,4 +1,8 @@
-"""`InputProcessor`: from what a user asks to what the core runs. All that can be wrong is found here."""
+"""`InputProcessor`: from a user's request to the core's.
+
+It makes every check that needs no knowledge of the engine's state. The core rejects what is left: a turn that
+is too long for its session, a deadline that cannot be met.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,15 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """The place of a request in a session."""
+
+    session_id: str
+    continues_session: bool  # it is not the first
+    follows_unfinished: bool  # an earlier turn is still under way, as far as is known
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessedInput:
     """A request that has passed every check."""
 
@@ -33,14 +46,11 @@ class ProcessedInput:
     options: RequestOptions
     eos_token_ids: frozenset[int]
     feature_data: Mapping[str, Any]  # by feature: what its front-end half prepared
+    turn: Turn | None = None  # of the session that it belongs to
 
-    def for_answer(
-        self, request_id: str, index: int, arrival_time: float, goes_on: bool
-    ) -> EngineCoreRequest:
-        """The request for one of the n answers.
-
-        `goes_on` says that it is not the first turn of its session.
-        """
+    def for_answer(self, request_id: str, index: int, arrival_time: float) -> EngineCoreRequest:
+        """The core's request for one of the n answers."""
+        turn = self.turn
         params = self.params.for_answer(index)
         return EngineCoreRequest(
             request_id=request_id,
@@ -51,8 +61,9 @@ class ProcessedInput:
             priority=self.options.priority,
             tenant=self.options.tenant_name,
             deadline_s=self.options.deadline_s,
-            resumable=self.options.resumable,
-            goes_on=goes_on,
+            session_id=turn.session_id if turn else None,
+            continues_session=turn is not None and turn.continues_session,
+            follows_unfinished=turn is not None and turn.follows_unfinished,
             cache_salt=self.options.cache_salt,
             feature_data=dict(self.feature_data),
         )
@@ -71,15 +82,17 @@ class InputProcessor:
         prompt: Prompt,
         params: SamplingParams,
         options: RequestOptions | None = None,
-        *,
-        begins: bool = True,
+        turn: Turn | None = None,
     ) -> ProcessedInput:
         """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field.
 
-        With `begins` false the prompt goes on where a session has ended: it gets no BOS.
+        A `turn` that continues a session gets no BOS, since it is not the beginning of the text.
         """
         options = options or RequestOptions()
         self._check_params(params, options)
+        if turn is not None and params.n > 1:
+            raise RequestError(f"n is {params.n}; a session has one answer to each prompt", "n")
+        begins = turn is None or not turn.continues_session
         prompt_text, token_ids = self._tokenize(prompt, begins)
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens, params.max_tokens)
         max_tokens = self._check_length(len(token_ids), params.max_tokens)
@@ -91,10 +104,11 @@ class InputProcessor:
             options=options,
             eos_token_ids=frozenset(self.tokenizer.eos_token_ids),
             feature_data=self._prepare_features(params, token_ids),
+            turn=turn,
         )
 
     def _prepare_features(self, params: SamplingParams, token_ids: list[int]) -> dict[str, Any]:
-        """What the front-end halves of features have to say of the request."""
+        """The data that the front-end halves of features prepare for the request, by feature."""
         prepared = {name: handler.prepare(params, token_ids) for name, handler in self.handlers.items()}
         return {name: data for name, data in prepared.items() if data is not None}
 
@@ -108,8 +122,6 @@ class InputProcessor:
                 )
         params.check_against(self.info.vocab_size, self.info.max_logprobs)
         options.check_against(self.info.scheduling_policy)
-        if options.resumable and params.n > 1:
-            raise RequestError(f"n is {params.n}; a session has one answer to each prompt", "n")
 
     def _tokenize(self, prompt: Prompt, begins: bool) -> tuple[str | None, list[int]]:
         """The prompt's text, if it has one, and its token ids."""
@@ -162,7 +174,7 @@ class InputProcessor:
         return token_ids[-keep:]
 
     def _check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
-        """The tokens that may be generated. Nothing is ever cut short silently."""
+        """The most tokens that may be generated. Raises RequestError rather than cut the answer short."""
         limit = self.info.max_model_len
         if num_prompt_tokens == 0:
             raise RequestError("the prompt is empty; it must have at least one token", "prompt")
@@ -185,19 +197,21 @@ class InputProcessor:
 
 
 def holds_token_ids(prompts: Sequence[Any]) -> bool:
-    """Whether all that a sequence holds is numbers: then it is one prompt, and not several."""
+    """Whether a sequence holds only numbers. Then it is one prompt, and not several."""
     return all(isinstance(item, (Number, np.generic)) for item in prompts)
 
 
 def require_params(params: Any) -> None:
-    """Raise RequestError for what is not SamplingParams."""
+    """Raise RequestError if `params` is not SamplingParams."""
     if not isinstance(params, SamplingParams):
         raise RequestError(
             f"sampling_params holds a {type(params).__name__}; it must be SamplingParams", "sampling_params"
         )
 
 
-def final_only(params: Any) -> SamplingParams:
-    """The same, for one output when all is done. Raises RequestError for what is not SamplingParams."""
+def final_only(params: SamplingParams) -> SamplingParams:
+    """`params` with one output, when the request is finished. Raises RequestError if it is not
+    SamplingParams.
+    """
     require_params(params)
     return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

@@ -1,4 +1,4 @@
-"""What Ctrl-C does while an engine steps: it is answered between steps, so that none is left half done."""
+"""Ctrl-C while an engine runs: it takes effect between two steps, so that no step is left half done."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from types import FrameType
 
 @contextmanager
 def deferred_interrupt(announce: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Hold back Ctrl-C; the callable yielded says whether there was one, to be asked between steps.
+    """Hold back Ctrl-C. The callable that is yielded says whether one has come; call it between steps.
 
-    `announce` is called when it comes. A second Ctrl-C is not held back, and raises KeyboardInterrupt in the
-    midst of what Python runs. But Python notices either only where it runs itself, and not within a step of
-    the native backend, which is one call: what comes meanwhile counts as one when that returns. Python's own
-    handling is put back at the end, and is left alone outside the main thread and where the program has a
-    handler of its own.
+    `announce` is called when the first Ctrl-C comes. A second one is not held back: it raises
+    KeyboardInterrupt wherever Python is. Python sees signals only while it runs itself. A step of the native
+    backend is one call, so every Ctrl-C that comes during it counts as one when it returns. Python's own
+    handler is put back at the end. Outside the main thread, and where the program has a handler of its own,
+    nothing is held back.
     """
     interrupted = False
 

@@ -1,23 +1,24 @@
-"""`LLM`: a model in this process, for scripts and notebooks: prompts in, finished answers out."""
+"""`LLM`: a model in this process, for scripts and notebooks. Prompts in, finished answers out."""
 
 from __future__ import annotations
 
-import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
-from octavo.errors import EngineDeadError, RequestError
+from octavo.errors import RequestError
 from octavo.frontend.input_processor import ProcessedInput, Prompt, final_only, holds_token_ids
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
+from octavo.frontend.output_collector import OutputCollector
 from octavo.frontend.session import Session
 from octavo.frontend.tokenizer import Tokenizer
+from octavo.settings import Settings
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import RequestOutput
 from octavo.types.params import SamplingParams
@@ -34,7 +35,7 @@ class LLM:
     >>> LLM("smollm2").generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8))
     """
 
-    def __init__(self, model: str = DEFAULT_MODEL, **settings: Any) -> None:
+    def __init__(self, model: str = DEFAULT_MODEL, **settings: Unpack[Settings]) -> None:
         """Load `model` (an alias, a path or a hub id); `settings` are those of `octavo.config`, by name.
 
         Raises ConfigError, ModelNotFoundError, WeightError, UnsupportedError or CapacityError, each saying
@@ -43,8 +44,6 @@ class LLM:
         self.config = EngineConfig.from_settings(model=model, **settings)
         self.engine = LLMEngine.from_config(self.config)
         self._num_requests = 0
-        self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
-        self._dropped: list[str] = []  # ids of sessions that nobody holds any longer, closed or not
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -69,8 +68,8 @@ class LLM:
 
         A prompt is a text, a list of token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`.
         `sampling_params`, `priority`, `tenant` and `deadline_s` are for all prompts, or one for each.
-        Everything is checked before anything runs: RequestError for the first request that is wrong. Ctrl-C
-        ends the generation after the current step and leaves the engine usable.
+        Raises RequestError for the first request that is wrong, or whose deadline cannot be met. Then none of
+        them is answered. Ctrl-C ends the generation after the current step and leaves the engine usable.
         """
         prompts = _as_prompts(prompts)
         if sampling_params is None:
@@ -109,9 +108,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation or many; a message is `{"role": …, "content": …}`.
 
-        The names of control tokens inside a message are plain text, so that a user cannot forge a turn (see
-        `ChatTemplate`, and `allow_special_tokens_in_content` to turn that off). Raises RequestError for a
-        conversation that the model's chat template refuses, with the template's own words.
+        The names of control tokens inside a message are plain text, so that a user cannot forge a message of
+        another role (unless `allow_special_tokens_in_content` is set). Raises RequestError for a conversation
+        that the model's chat template refuses, with the template's own words.
         """
         conversations = _as_conversations(messages)
         variables = dict(chat_template_kwargs or {})
@@ -145,27 +144,24 @@ class LLM:
     def session(
         self, *, priority: int = 0, tenant: str | None = None, cache_salt: str | None = None
     ) -> Session:
-        """A text that you and the model write in turns; see `Session`. Raises RequestError."""
-        options = RequestOptions(priority=priority, tenant=tenant, cache_salt=cache_salt, resumable=True)
+        """Begin a text that you and the model write in turns (`Session`). Raises RequestError."""
+        options = RequestOptions(priority=priority, tenant=tenant, cache_salt=cache_salt)
         options.check_against(self.config.scheduler.scheduling_policy)
-        request_id = f"LLM.session-{self._num_requests}"
+        session_id = f"LLM.session-{self._num_requests}"
         self._num_requests += 1
-        session = Session(request_id, self.engine, self._step, options)
-        self._sessions[request_id] = session
-        weakref.finalize(session, self._dropped.append, request_id)
-        return session
+        return Session(session_id, self.engine, options)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks (turns of
-        sessions that are under way); with `reset_running_requests` those begin again. A `generate` of another
-        thread is waited for.
+        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks: turns of
+        sessions that are under way. With `reset_running_requests` they give up their blocks first, and begin
+        again. The call waits for a `generate` of another thread.
         """
         with self.engine.lock:
             return self.engine.client.reset_prefix_cache(reset_running_requests)
 
     def close(self) -> None:
-        """End everything that is under way, and let go of threads and sockets. Nothing can be asked after. A
-        `generate` of another thread is waited for.
+        """End everything that is under way, and release threads and sockets. The engine cannot be used after
+        that. The call waits for a `generate` of another thread.
         """
         self.engine.close()
 
@@ -176,24 +172,22 @@ class LLM:
         self.close()
 
     def _run(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
-        """Run `requests` to their ends; abort them all if anything interrupts."""
+        """Run `requests` to their ends; abort them all if one is rejected or anything interrupts."""
         with self.engine.lock:
-            # Ids that nobody else who uses the engine would choose.
+            # Ids that no other user of the engine would choose.
             ids = [f"LLM.generate-{self._num_requests + index}" for index in range(len(requests))]
             self._num_requests += len(requests)
+            ready: deque[OutputCollector] = deque()
             finished: dict[str, RequestOutput] = {}
-            missing = set(ids)
             try:
                 with _progress_bar(use_tqdm, len(requests)) as show, deferred_interrupt() as was_interrupted:
-                    for index, request in enumerate(requests):
-                        with _errors_name(index, len(requests)):
-                            self.engine.add_processed(ids[index], request)
-                    while missing:
-                        for output in self._step():
-                            if output.request_id in missing:
-                                missing.remove(output.request_id)
-                                finished[output.request_id] = output
-                                show(output)
+                    for request_id, request in zip(ids, requests, strict=True):
+                        self.engine.add_processed(request_id, request, ready.append)
+                    while len(finished) < len(requests):
+                        self.engine.step()
+                        for output in self._take_outputs(ready, ids):
+                            finished[output.request_id] = output
+                            show(output)
                         if was_interrupted():
                             raise KeyboardInterrupt
             except BaseException:
@@ -201,25 +195,15 @@ class LLM:
                 raise
             return [finished[request_id] for request_id in ids]
 
-    def _step(self) -> list[RequestOutput]:
-        """What is new after a step. Sessions get their outputs, whoever asked for the step."""
-        with self.engine.lock:
-            if self._dropped:
-                self.engine.abort_requests([self._dropped.pop() for _ in range(len(self._dropped))])
-            try:
-                outputs = self.engine.step()
-                for output in outputs:
-                    session = self._sessions.get(output.request_id)
-                    if session is not None:
-                        session.take(output)
-            except EngineDeadError:  # before anything has run
-                raise
-            except BaseException:  # a second Ctrl-C: the end of a turn that somebody awaits may be lost
-                for reference in self._sessions.valuerefs():
-                    if (session := reference()) is not None:
-                        session.take_failure()
-                raise
-            return outputs
+    def _take_outputs(self, ready: deque[OutputCollector], ids: Sequence[str]) -> Iterator[RequestOutput]:
+        """The outputs that have come. Raises the RequestError of a request that was rejected."""
+        while ready:
+            collector = ready.popleft()
+            if collector.is_rejected:
+                with _errors_name(ids.index(collector.request_id), len(ids)):
+                    collector.get_nowait()
+            elif (output := collector.get_nowait()) is not None:
+                yield output
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -1,10 +1,10 @@
-"""`LLMEngine`: the whole engine behind four calls, synchronous: add a request, step, abort, is there more."""
+"""`LLMEngine`: the whole engine, synchronous: add a request, step, abort."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from octavo.config import EngineConfig
@@ -12,12 +12,13 @@ from octavo.engine.client import EngineCoreClient, InprocClient, check_architect
 from octavo.errors import EngineDeadError
 from octavo.frontend.chat_template import ChatTemplate
 from octavo.frontend.input_processor import InputProcessor, ProcessedInput, Prompt
-from octavo.frontend.output_processor import OutputProcessor
+from octavo.frontend.output_collector import OutputCollector
+from octavo.frontend.output_processor import CoreMessages, OutputProcessor
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.hub import ALIASES, resolve_model, resolve_tokenizer
 from octavo.logs import ensure_logging
 from octavo.types.options import RequestOptions
-from octavo.types.outputs import EngineInfo, RequestOutput
+from octavo.types.outputs import EngineInfo
 from octavo.types.params import SamplingParams
 from octavo.types.steps import PauseState
 from octavo.weights.gguf import GGUFFile
@@ -25,7 +26,7 @@ from octavo.weights.loader import ModelFiles
 
 
 class LLMEngine:
-    """Text in, text out, a step at a time. What `LLM` and the command line are made of."""
+    """Text in, text out, a step at a time. `LLM` and the command line are made of it."""
 
     def __init__(self, client: EngineCoreClient, tokenizer: Tokenizer, chat_template: ChatTemplate) -> None:
         self.client = client
@@ -33,13 +34,15 @@ class LLMEngine:
         self.chat_template = chat_template
         self.input_processor = InputProcessor(client.info, tokenizer)
         self.output_processor = OutputProcessor(tokenizer, self.input_processor.handlers)
-        # One thread at a time. Who waits for outputs of its own holds it from the request to the last one.
+        # One thread at a time changes the engine or runs a step. `LLM.generate` holds the lock from its first
+        # request to its last output.
         self.lock = threading.RLock()
+        self._dropped_sessions: list[str] = []  # to be ended with the next step
         self._closed = False
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> LLMEngine:
-        """Find, fetch if need be, and load the configured model. Shows the log, where nothing else does."""
+        """Find, fetch if need be, and load the configured model. Sets up logging, unless the program has."""
         ensure_logging("info" if config.observation.log_stats else "warning")
         alias = ALIASES.get(config.model.model)
         if alias is not None:
@@ -59,74 +62,96 @@ class LLMEngine:
 
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions | None = None
-    ) -> None:
-        """Check and queue a request. Raises RequestError.
+    ) -> OutputCollector:
+        """Check and queue a request. Its outputs come to the collector that is returned, with each `step`.
 
-        A resumable one begins a session, or is the next turn of the session that `request_id` names: its
-        prompt goes on where the last turn ended. Each turn has outputs of its own, the last one `finished`.
-        A session ends with `abort_requests`, or when a turn ends with an error.
+        Raises RequestError for what is wrong as far as can be seen at once. The collector raises it for what
+        the core rejects.
         """
-        begins = not self.output_processor.has_session(request_id)
-        processed = self.input_processor.process_inputs(prompt, params, options, begins=begins)
-        self.add_processed(request_id, processed)
+        return self.add_processed(request_id, self.input_processor.process_inputs(prompt, params, options))
 
-    def add_processed(self, request_id: str, request: ProcessedInput) -> None:
-        """Queue a request that `input_processor` has checked."""
+    def add_processed(
+        self,
+        request_id: str,
+        request: ProcessedInput,
+        announce: Callable[[OutputCollector], object] = lambda collector: None,
+    ) -> OutputCollector:
+        """Queue a request that `input_processor` has checked. `announce` is as in `OutputCollector`."""
+        collector = OutputCollector(request_id, request.params.output_kind, announce)
         with self.lock:
             self._require_open()
             arrival_time = time.time()
-            begins = not self.output_processor.has_session(request_id)
-            goes_on = request.options.resumable and not begins
-            core_ids = self.output_processor.add_request(request_id, request, arrival_time)
-            try:
-                for index, core_id in enumerate(core_ids):
-                    self.client.add_request(request.for_answer(core_id, index, arrival_time, goes_on))
-            except BaseException:  # all answers or none
-                self.output_processor.take_back(request_id, core_ids, begins)
-                if begins:
-                    self.client.abort_requests(core_ids)
-                raise
+            core_ids = self.output_processor.add_request(request, arrival_time, collector)
+            for index, core_id in enumerate(core_ids):
+                self.client.add_request(request.for_answer(core_id, index, arrival_time))
+        return collector
 
-    def step(self) -> list[RequestOutput]:
-        """Run one step and return what is new. Raises EngineDeadError after `close`."""
-        with self.lock:
-            self._require_open()
-            processed = self.output_processor.process_outputs(self.client.get_output())
-            if processed.request_ids_to_stop:
-                self.client.stop_requests(processed.request_ids_to_stop)
-            if processed.request_ids_to_abort:
-                self.client.abort_requests(processed.request_ids_to_abort)
-            return processed.request_outputs
+    def step(self) -> None:
+        """Run one step and put what is new into the collectors. Raises EngineDeadError after `close`.
 
-    def abort_requests(self, request_ids: str | Iterable[str]) -> None:
-        """End requests by the ids they were added under. Nothing more is heard of them."""
-        if isinstance(request_ids, str):
-            request_ids = [request_ids]
-        with self.lock:
-            self.client.abort_requests(self.output_processor.abort_requests(request_ids))
-
-    def stop_turns(self, request_id: str) -> None:
-        """End the turn of a session that is under way, and drop those to come. The session goes on with what
-        there is: prompt and answer so far, but for its last token. Nothing more is heard of the turns.
+        A step that is broken off, by an interrupt or a failure of the engine, ends every request that is
+        under way with an error, since what it said may be lost.
         """
         with self.lock:
-            core_id = self.output_processor.forget_turns(request_id)
-            if core_id is not None:
-                self.client.stop_turns(core_id)
+            self._require_open()
+            while self._dropped_sessions:
+                self.end_session(self._dropped_sessions.pop())
+            try:
+                self._tell_core(self.output_processor.process_outputs(self.client.get_output()))
+            except BaseException as error:
+                reason = f"a step of the engine was broken off: {type(error).__name__}: {error}"
+                self.client.abort_requests(self.output_processor.fail_all(reason))
+                raise
+
+    def _tell_core(self, messages: CoreMessages) -> None:
+        if messages.request_ids_to_stop:
+            self.client.stop_requests(messages.request_ids_to_stop)
+        if messages.request_ids_to_abort:
+            self.client.abort_requests(messages.request_ids_to_abort)
+        for session_id, error in messages.sessions_to_end.items():
+            self.client.end_session(session_id, error)
+
+    def abort_requests(self, request_ids: str | Iterable[str]) -> None:
+        """End requests by the ids they were added under. No output of them follows.
+
+        A session ends with any of its turns.
+        """
+        with self.lock:
+            self.client.abort_requests(self.output_processor.forget_requests(_as_ids(request_ids)))
+
+    def stop_requests(self, request_ids: str | Iterable[str]) -> None:
+        """End requests by the ids they were added under. No output of them follows.
+
+        A session goes on after a turn that is stopped, with prompt and answer so far, but for the answer's
+        last token. A turn that has not begun is dropped.
+        """
+        with self.lock:
+            self.client.stop_requests(self.output_processor.forget_requests(_as_ids(request_ids)))
+
+    def end_session(self, session_id: str) -> None:
+        """End a session and its turns. No output of them follows."""
+        with self.lock:
+            self.output_processor.forget_session(session_id)
+            self.client.end_session(session_id)
+
+    def end_session_soon(self, session_id: str) -> None:
+        """End a session with the next step. May be called at any moment, such as by the garbage collector."""
+        self._dropped_sessions.append(session_id)
 
     def pause(self, state: PauseState) -> None:
-        """Let nothing run, or only what has begun (PAUSED_NEW, and stepping until `has_begun_requests` is
-        false drains the engine), or all go on.
+        """Let no request run, or only those that have begun, or all again (UNPAUSED).
+
+        To drain the engine, pause with PAUSED_NEW and step until `has_begun_requests` is false.
         """
         with self.lock:
             self.client.pause(state)
 
     def has_begun_requests(self) -> bool:
-        """Whether a request has begun to run that has not ended."""
+        """Whether a request has begun and not ended."""
         return self.client.has_begun_requests()
 
     def close(self) -> None:
-        """End everything that is under way, and let go of threads and sockets. May be called again."""
+        """End everything that is under way, and release threads and sockets. May be called again."""
         with self.lock:
             self._closed = True
             self.client.close()
@@ -136,8 +161,12 @@ class LLMEngine:
             raise EngineDeadError("the engine has been closed; make another")
 
     def has_unfinished_requests(self) -> bool:
-        """Whether another `step` would bring anything."""
+        """Whether an output is still to come."""
         return self.output_processor.has_unfinished_requests()
+
+
+def _as_ids(request_ids: str | Iterable[str]) -> Iterable[str]:
+    return [request_ids] if isinstance(request_ids, str) else request_ids
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

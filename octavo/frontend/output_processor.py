@@ -1,30 +1,29 @@
-"""`OutputProcessor`: from the core's news, in token ids, to the user's outputs, in text.
+"""`OutputProcessor`: from the core's outputs, in token ids, to the user's outputs, in text.
 
-A user's request may be several requests to the core (n answers to one prompt): here is the only place that
-knows both.
+A user's request may be several requests to the core (n answers to one prompt): only this module knows both.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from octavo.errors import RequestError
 from octavo.frontend.detokenizer import IncrementalDetokenizer
 from octavo.frontend.input_processor import ProcessedInput
 from octavo.frontend.logprobs import LogprobsProcessor
+from octavo.frontend.output_collector import OutputCollector
 from octavo.frontend.timings import RequestTimings
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.logs import get_logger
 from octavo.types.outputs import (
     CompletionOutput,
-    EngineCoreEvent,
-    EngineCoreEventType,
     EngineCoreOutput,
     EngineCoreOutputs,
     FinishReason,
+    Rejection,
     RequestOutput,
 )
 from octavo.types.params import RequestOutputKind
@@ -47,21 +46,12 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.num_tokens_sent = 0
-        self.is_queued = False  # in the core
         self._last_token_time: float | None = None
 
-    def take_events(self, events: Sequence[EngineCoreEvent]) -> Sequence[EngineCoreEvent]:
-        """Take in what happened to it in the core. Returns what came after: a session's next turn."""
-        for index, event in enumerate(events):
-            if event.type is EngineCoreEventType.QUEUED:
-                if self.is_queued:
-                    return events[index:]
-                self.is_queued = True
-            self.user_request.timings.take_event(event)
-        return ()
-
     def update(self, output: EngineCoreOutput, now: float) -> bool:
-        """Take in the core's news of `now`. Returns whether a stop string ended the answer unknown to it."""
+        """Take in the core's output of time `now`. Returns True if a stop string ended the answer and the
+        core must be told.
+        """
         ends_on_token = output.finish_reason is FinishReason.STOP
         stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
         # Tokens after the one that completed a stop string are no part of the answer.
@@ -80,8 +70,12 @@ class Answer:
         self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         return False
 
+    def fail(self, reason: str) -> None:
+        """End the answer with an error."""
+        self.finish_reason, self.stop_reason = FinishReason.ERROR, reason
+
     def is_due(self) -> bool:
-        """Whether the user is to hear of the latest news now, or with later news."""
+        """Whether the user is to get what is new now, and not together with later tokens."""
         if self.finish_reason is not None or self.num_tokens_sent == 0:
             return True
         interval = self.user_request.input.params.stream_interval or 1
@@ -106,19 +100,19 @@ class Answer:
 
 
 class UserRequest:
-    """What the user asked for, and how far it is."""
+    """A request as the user made it, and how far it is."""
 
     def __init__(
         self,
-        request_id: str,
         request: ProcessedInput,
         timings: RequestTimings,
+        collector: OutputCollector,
         handlers: Mapping[str, RequestHandler],
     ) -> None:
         """`handlers`: the front-end halves of features, by feature."""
-        self.request_id = request_id
         self.input = request
         self.timings = timings
+        self.collector = collector
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
         self._handlers = handlers
@@ -129,12 +123,22 @@ class UserRequest:
         self._results[feature] = self._handlers[feature].make_result(result, self.input.params)
 
     @property
+    def session_id(self) -> str | None:
+        """The session of which it is a turn."""
+        return self.input.turn.session_id if self.input.turn is not None else None
+
+    @property
     def finished(self) -> bool:
         """Whether every answer is complete."""
         return all(answer.finish_reason is not None for answer in self.answers)
 
-    def make_output(self, changed: list[Answer], now: float) -> RequestOutput | None:
-        """What the user is to hear after news, at `now`, of the `changed` answers; None = nothing yet."""
+    def put_output(self, changed: list[Answer], now: float) -> None:
+        """Put what is new at time `now` in the `changed` answers into the collector, if it is due."""
+        output = self._make_output(changed, now)
+        if output is not None:
+            self.collector.put(output)
+
+    def _make_output(self, changed: list[Answer], now: float) -> RequestOutput | None:
         finished = self.finished
         kind = self.input.params.output_kind
         if kind is RequestOutputKind.FINAL_ONLY:
@@ -146,7 +150,7 @@ class UserRequest:
         if kind is RequestOutputKind.DELTA:
             self._results = {}
         return RequestOutput(
-            request_id=self.request_id,
+            request_id=self.collector.request_id,
             prompt=self.input.prompt,
             prompt_token_ids=self.input.prompt_token_ids,
             outputs=[answer.make_output(kind) for answer in due],
@@ -158,17 +162,16 @@ class UserRequest:
         )
 
 
-class ProcessedOutputs(NamedTuple):
-    """What comes of one step's news."""
+class CoreMessages(NamedTuple):
+    """What the core must be told after its outputs were processed."""
 
-    request_outputs: list[RequestOutput]
-    # To the core, which does not know:
-    request_ids_to_stop: list[str]  # a stop string has ended them (of a session, the turn)
-    request_ids_to_abort: list[str]  # their tokens could not be turned into text
+    request_ids_to_stop: list[str]  # a stop string has ended them
+    request_ids_to_abort: list[str]  # they are of no use to the user any longer
+    sessions_to_end: dict[str, str]  # by id: the error that a turn has ended with here
 
 
 class OutputProcessor:
-    """Remembers every request under way, and turns tokens into text as they come.
+    """Keeps every request under way, and turns tokens into text as they come.
 
     `clock` is the core's (`EngineCoreEvent`).
     """
@@ -182,119 +185,105 @@ class OutputProcessor:
         self.tokenizer = tokenizer
         self._handlers = handlers  # the front-end halves of features, by feature
         self._clock = clock
-        # By the core's request id. A session has one for each turn, in the order they will be answered.
-        self._answers: dict[str, deque[Answer]] = {}
-        self._sessions: dict[str, str] = {}  # the core's request id by the user's
+        self._answers: dict[str, Answer] = {}  # by the core's request id
         self._num_added = 0
 
-    def add_request(self, request_id: str, request: ProcessedInput, arrival_time: float) -> list[str]:
-        """Remember a request. Returns the ids, unique for ever, under which the core is to generate its n
-        answers.
+    def add_request(
+        self, request: ProcessedInput, arrival_time: float, collector: OutputCollector
+    ) -> list[str]:
+        """Keep a request, whose outputs go to `collector`. Returns the ids, unique for ever, under which the
+        core is to generate its n answers.
 
-        The same `request_id` may be under way more than once: outputs carry it, nothing is looked up by it
-        but aborts and sessions, whose turns have one id in the core.
+        Several requests under way may have one `collector.request_id`.
         """
         self._num_added += 1
-        user_request = UserRequest(
-            request_id, request, RequestTimings(arrival_time, self._clock()), self._handlers
-        )
+        timings = RequestTimings(arrival_time, self._clock())
+        user_request = UserRequest(request, timings, collector, self._handlers)
         for index in range(request.params.n):
-            core_id = f"{request_id}.{self._num_added}.{index}"
-            if request.options.resumable:
-                core_id = self._sessions.setdefault(request_id, core_id)
+            core_id = f"{collector.request_id}.{self._num_added}.{index}"
             answer = Answer(core_id, index, user_request, self.tokenizer)
             user_request.answers.append(answer)
-            self._answers.setdefault(core_id, deque()).append(answer)
+            self._answers[core_id] = answer
         return [answer.request_id for answer in user_request.answers]
 
-    def has_session(self, request_id: str) -> bool:
-        """Whether `request_id` names a session that has not ended."""
-        return request_id in self._sessions
-
-    def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
-        """Forget all that is under way under the users' `request_ids`, and their sessions. Returns the core's
-        ids of it.
+    def forget_requests(self, request_ids: Iterable[str]) -> list[str]:
+        """Forget all that is under way under the user's `request_ids`. Returns the core's ids of it, whose
+        outputs are passed over from now on.
         """
-        users_ids = set(request_ids)
-        ids = {id for id, answers in self._answers.items() if answers[0].user_request.request_id in users_ids}
-        ids |= {self._sessions.pop(users_id) for users_id in users_ids & self._sessions.keys()}
-        for core_id in ids:  # news of them are passed over
-            self._answers.pop(core_id, None)
-        return list(ids)
+        ids = set(request_ids)
+        return self._forget(lambda user_request: user_request.collector.request_id in ids)
 
-    def forget_turns(self, request_id: str) -> str | None:
-        """Forget a session's turns that are under way or to come, but not the session. Returns the core's id
-        of it; None where there is none.
-        """
-        core_id = self._sessions.get(request_id)
-        if core_id is not None:
-            self._answers.pop(core_id, None)
-        return core_id
+    def forget_session(self, session_id: str) -> None:
+        """Forget the turns of a session that are under way or to come."""
+        self._forget(lambda user_request: user_request.session_id == session_id)
 
-    def take_back(self, request_id: str, core_ids: Iterable[str], begun: bool) -> None:
-        """The core has refused what was added last: forget it, and the session if it is `begun` with it."""
-        for core_id in core_ids:
-            self._answers[core_id].pop()
-            if not self._answers[core_id]:
-                del self._answers[core_id]
-        if begun:
-            self._sessions.pop(request_id, None)
+    def fail_all(self, reason: str) -> list[str]:
+        """End everything that is under way with an error. Returns the core's ids of it."""
+        answers, self._answers = self._answers, {}
+        failed: dict[UserRequest, list[Answer]] = {}
+        for answer in answers.values():
+            answer.fail(reason)
+            failed.setdefault(answer.user_request, []).append(answer)
+        for user_request, its_answers in failed.items():
+            user_request.put_output(its_answers, self._clock())
+        return list(answers)
 
     def has_unfinished_requests(self) -> bool:
         """Whether anything is under way."""
         return bool(self._answers)
 
-    def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
-        """Turn one step's news into outputs. News of requests that were aborted meanwhile are passed over."""
+    def process_outputs(self, outputs: EngineCoreOutputs) -> CoreMessages:
+        """Put the outputs of one step into their collectors. Those of forgotten requests are passed over."""
         now = self._clock()
         step_time = now if outputs.timestamp is None else outputs.timestamp
         changed: dict[UserRequest, list[Answer]] = {}
-        to_stop, to_abort = [], []
+        messages = CoreMessages([], [], {})
         for request_id, events in outputs.events.items():
-            rest: Sequence[EngineCoreEvent] = events
-            for answer in self._answers.get(request_id, ()):  # what is left is the next turn's
-                rest = answer.take_events(rest)
+            if (answer := self._answers.get(request_id)) is not None:
+                for event in events:
+                    answer.user_request.timings.take_event(event)
         for output in outputs.outputs:
-            answers = self._answers.get(output.request_id)
-            if answers is None:
+            answer = self._answers.get(output.request_id)
+            if answer is None:
                 continue
-            answer = answers[0]
-            ended = [answer]
-            if self._update(answer, output, step_time):
-                to_stop.append(answer.request_id)
-            elif answer.finish_reason is FinishReason.ERROR is not output.finish_reason:
-                to_abort.append(answer.request_id)
-                ended += self._fail_turns(answers)
+            if output.rejection is not None:
+                self._reject(answer.user_request, output.rejection, messages)
+                changed.pop(answer.user_request, None)
+                continue
+            self._update(answer, output, step_time, messages)
             if answer.finish_reason is not None:
-                self._drop_first(answers)
-            if answer.index == 0:  # later ones find the prompt that the first has computed
+                del self._answers[answer.request_id]
+            if answer.index == 0:  # the other answers share the computation of the prompt with the first
                 answer.user_request.num_cached_tokens = output.num_cached_tokens
-            for each in ended:
-                changed.setdefault(each.user_request, []).append(each)
-        made = [user_request.make_output(answers, now) for user_request, answers in changed.items()]
-        return ProcessedOutputs([output for output in made if output is not None], to_stop, to_abort)
+            changed.setdefault(answer.user_request, []).append(answer)
+        for user_request, answers in changed.items():
+            user_request.put_output(answers, now)
+        return messages
 
-    def _drop_first(self, answers: deque[Answer]) -> None:
-        """An answer is complete."""
-        answer = answers.popleft()
-        if not answers:
-            del self._answers[answer.request_id]
-        if answer.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
-            self._sessions.pop(answer.user_request.request_id, None)
-
-    def _fail_turns(self, answers: deque[Answer]) -> list[Answer]:
-        """The first of a session's turns has failed: those to come do, too. Returns them."""
-        reason = f"the turn before ended with an error: {answers[0].stop_reason}"
-        failed = [answers.pop() for _ in range(len(answers) - 1)][::-1]
-        for answer in failed:
-            answer.finish_reason, answer.stop_reason = FinishReason.ERROR, reason
-        return failed
-
-    def _update(self, answer: Answer, output: EngineCoreOutput, now: float) -> bool:
+    def _update(self, answer: Answer, output: EngineCoreOutput, now: float, messages: CoreMessages) -> None:
         """`answer.update`, where a failure ends this one request with an error and harms no other."""
         try:
-            return answer.update(output, now)
+            if answer.update(output, now):
+                messages.request_ids_to_stop.append(answer.request_id)
         except Exception as error:  # the front end's one boundary handler
             logger.exception("the output of request %s could not be processed", answer.request_id)
-            answer.finish_reason, answer.stop_reason = FinishReason.ERROR, f"{type(error).__name__}: {error}"
-            return False
+            reason = f"{type(error).__name__}: {error}"
+            answer.fail(reason)
+            if (session_id := answer.user_request.session_id) is not None:
+                messages.sessions_to_end[session_id] = reason
+            elif output.finish_reason is None:
+                messages.request_ids_to_abort.append(answer.request_id)
+
+    def _reject(self, user_request: UserRequest, rejection: Rejection, messages: CoreMessages) -> None:
+        """One answer cannot run: the request ends with an error, and its other answers are aborted."""
+        core_ids = [answer.request_id for answer in user_request.answers]
+        messages.request_ids_to_abort.extend(core_ids)
+        for core_id in core_ids:
+            self._answers.pop(core_id, None)
+        user_request.collector.put_error(RequestError(rejection.message, rejection.param))
+
+    def _forget(self, is_meant: Callable[[UserRequest], bool]) -> list[str]:
+        ids = [core_id for core_id, answer in self._answers.items() if is_meant(answer.user_request)]
+        for core_id in ids:
+            del self._answers[core_id]
+        return ids

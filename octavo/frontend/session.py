@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from octavo.errors import RequestError
-from octavo.frontend.input_processor import Prompt, final_only, holds_token_ids
+from octavo.frontend.input_processor import Prompt, Turn, final_only, holds_token_ids
 from octavo.frontend.interrupts import deferred_interrupt
 from octavo.frontend.llm_engine import LLMEngine
+from octavo.frontend.output_collector import OutputCollector
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import RequestOutput
 from octavo.types.params import SamplingParams
@@ -23,28 +25,28 @@ _TAKEN = "another thread has taken the answer; let one thread at a time generate
 class Session:
     """Holds all that was said so far. A turn appends a prompt and generates an answer after it.
 
-    Between turns a session holds no memory that others want: what of its context is still in the prefix cache
-    by its next turn is reused, the rest is computed again. An answer's last token (an end of sequence, as a
-    rule) is no part of the context. With a failure, a missed deadline or `close` a session ends. So does
-    every session that waits for an answer when a step is broken off (by a second Ctrl-C): what the step said
-    is lost.
+    Between turns a session holds no memory that other requests want. The next turn reuses what is still in
+    the prefix cache, and computes the rest again. An answer's last token (an end of sequence, as a rule) is
+    no part of the text that the next turn continues.
+
+    A session ends with `close`, with a turn that fails or misses its deadline, and with a step of the engine
+    that is broken off while a turn is under way (by a second Ctrl-C).
 
     >>> with llm.session() as session:
     ...     session.generate("The capital of France is")
     ...     session.generate(" And that of Italy is")
     """
 
-    def __init__(
-        self, request_id: str, engine: LLMEngine, step: Callable[[], object], options: RequestOptions
-    ) -> None:
-        """`step` runs a step of the engine and gives each session its outputs (`take`)."""
-        self.request_id = request_id
+    def __init__(self, session_id: str, engine: LLMEngine, options: RequestOptions) -> None:
+        """`options` hold for every turn; each turn has a deadline of its own."""
+        self.session_id = session_id
         self._engine = engine
-        self._step = step
         self._options = options
-        self._outputs: deque[RequestOutput] = deque()  # not given out yet
-        self._num_turns_awaited = 0
+        self._turns: deque[OutputCollector] = deque()  # appended, and not given out to the end
+        self._num_turns = 0
+        self._has_begun = False  # whether a turn has run
         self._is_open = True
+        weakref.finalize(self, engine.end_session_soon, session_id).atexit = False
 
     def append(
         self,
@@ -53,28 +55,27 @@ class Session:
         *,
         deadline_s: float | None = None,
     ) -> None:
-        """Add a turn, which begins as soon as the one before it has ended. Raises RequestError for one that
-        cannot run, or when the session has ended.
+        """Add a turn, which begins as soon as the one before it has ended.
 
         With `deadline_s` the turn must be finished within so many seconds, or the session ends with an error.
+        Raises RequestError when the session has ended, and for a turn that is wrong as far as can be seen at
+        once. A turn that is too long for the session, or whose deadline cannot be met, is rejected by the
+        engine: `stream` raises the RequestError, the session stays as it was, and turns that were appended
+        behind the rejected one are rejected with it.
         """
-        _require_one(prompt)
-        params = SamplingParams() if sampling_params is None else sampling_params
-        options = msgspec.structs.replace(self._options, deadline_s=deadline_s)
-        with self._engine.lock:
-            if not self._is_open:
-                raise RequestError(_ENDED, "session")
-            self._engine.add_request(self.request_id, prompt, params, options)
-            self._num_turns_awaited += 1
+        self._append(prompt, SamplingParams() if sampling_params is None else sampling_params, deadline_s)
 
     def stream(self) -> Iterator[RequestOutput]:
-        """The outputs of all turns appended so far, as they come. The engine runs while one is waited for.
+        """The outputs of all turns appended so far, as they come. The engine runs while one is awaited.
 
-        Ctrl-C ends the wait after the current step. The turns are not lost: another `stream` goes on. (A
-        second Ctrl-C is not held back, see `deferred_interrupt`, and ends the session.)
+        Raises RequestError for a turn that was rejected; another `stream` gives the turns after it. Ctrl-C
+        ends the wait after the current step, and no output is lost: another `stream` goes on. A second Ctrl-C
+        is not held back (`deferred_interrupt`), and ends the session.
         """
-        while (output := self._next_output()) is not None:
-            yield output
+        while self._turns:
+            output = self._next_output()
+            if output is not None:
+                yield output
 
     def generate(
         self,
@@ -83,76 +84,105 @@ class Session:
         *,
         deadline_s: float | None = None,
     ) -> RequestOutput:
-        """One turn: append `prompt`, and wait for the answer to it, which is given out whole. What turns
-        appended before have said and was not streamed is discarded.
+        """One turn: append `prompt`, wait for the answer to it, and return the answer whole. Outputs of turns
+        appended before that were not streamed are discarded.
 
-        Ctrl-C ends the turn after the current step, and the session goes on with what there is by then:
-        prompt and answer so far. Turns appended before and not begun are dropped. (A second Ctrl-C ends the
-        session, as in `stream`.)
+        Ctrl-C ends the turn after the current step, and the session goes on with prompt and answer so far.
+        Turns appended before and not begun are dropped. A second Ctrl-C ends the session, as in `stream`.
 
         Raises RequestError for a turn that cannot run, and for a session that has ended or is closed
-        meanwhile; KeyboardInterrupt after Ctrl-C. An answer that failed is given out, with the reason.
+        meanwhile; KeyboardInterrupt after Ctrl-C. An answer that failed is returned, with the reason.
         """
-        params = SamplingParams() if sampling_params is None else sampling_params
+        params = final_only(SamplingParams() if sampling_params is None else sampling_params)
         with deferred_interrupt() as was_interrupted:
-            self.append(prompt, final_only(params), deadline_s=deadline_s)
-            while self._num_turns_awaited and not was_interrupted():
-                self._step()
+            turn = self._append(prompt, params, deadline_s)
+            while turn in self._turns and not turn.is_finished and not was_interrupted():
+                self._step(turn)
         if was_interrupted():
             self._stop_turns()
             raise KeyboardInterrupt
         with self._engine.lock:
-            if not self._outputs:
+            if turn not in self._turns:
                 raise RequestError(_TAKEN if self._is_open else _ENDED, "session")
-            output = self._outputs.pop()
-            self._outputs.clear()
+            self._note_ends()
+            while self._turns.popleft() is not turn:
+                pass
+            output = turn.get_nowait()
+            assert output is not None, "a turn that has finished has an output"
             return output
 
     def close(self) -> None:
-        """End the session, and the turn that is under way. What was not streamed is discarded.
+        """End the session, and the turn that is under way. Outputs that were not streamed are discarded.
 
-        May be called again, and from any thread; it waits for who holds the engine (`LLMEngine.lock`).
+        May be called again, and from any thread. The call waits while another thread holds the engine's lock.
         """
         with self._engine.lock:
             self._is_open = False
-            self._forget_turns()
-            self._engine.abort_requests(self.request_id)
+            self._turns.clear()
+            self._engine.end_session(self.session_id)
 
-    def take(self, output: RequestOutput) -> None:
-        """An output of the session's."""
-        self._outputs.append(output)
-        if output.finished:
-            self._num_turns_awaited -= 1
-            if output.outputs[0].finish_reason in ("error", "abort"):
-                self._is_open = False
+    def _append(self, prompt: Prompt, params: SamplingParams, deadline_s: float | None) -> OutputCollector:
+        _require_one(prompt)
+        options = msgspec.structs.replace(self._options, deadline_s=deadline_s)
+        with self._engine.lock:
+            self._note_ends()
+            if not self._is_open:
+                raise RequestError(_ENDED, "session")
+            is_behind = not all(turn.is_finished for turn in self._turns)
+            place = Turn(self.session_id, self._has_begun or is_behind, is_behind)
+            request = self._engine.input_processor.process_inputs(prompt, params, options, place)
+            turn = self._engine.add_processed(f"{self.session_id}-{self._num_turns}", request)
+            self._num_turns += 1
+            self._turns.append(turn)
+            return turn
 
-    def take_failure(self) -> None:
-        """A step was broken off, and what it said is lost: the session ends, if it waits for an answer."""
-        if self._num_turns_awaited:
-            self.close()
+    def _note_ends(self) -> None:
+        """See from the turns that have finished whether the session has begun, and whether it has ended."""
+        for turn in self._turns:
+            if turn.is_finished and not turn.is_rejected:
+                self._has_begun = True
+                self._is_open &= turn.finish_reason not in ("error", "abort")
 
     def _next_output(self) -> RequestOutput | None:
-        """The next output, which is waited for; None when there is none to come."""
-        while self._num_turns_awaited and not self._outputs:
-            with deferred_interrupt() as was_interrupted:
-                self._step()
-            if was_interrupted():
-                raise KeyboardInterrupt
+        """The next output of the first turn, after a step if need be; None if another thread was faster, or
+        the step brought none. Raises the RequestError of a turn that was rejected.
+        """
         with self._engine.lock:
-            return self._outputs.popleft() if self._outputs else None
+            if not self._turns:
+                return None
+            turn = self._turns[0]
+            if turn.is_finished:
+                self._note_ends()
+                self._turns.popleft()
+            if turn.is_ready or turn.is_finished:
+                return turn.get_nowait()
+        with deferred_interrupt() as was_interrupted:
+            self._step(turn)
+        if was_interrupted():
+            raise KeyboardInterrupt
+        return None
+
+    def _step(self, turn: OutputCollector) -> None:
+        """Run a step of the engine, unless another thread's step has brought an output of `turn` already."""
+        try:
+            with self._engine.lock:
+                if not turn.is_ready:
+                    self._engine.step()
+        except KeyboardInterrupt:  # a second Ctrl-C
+            self.close()
+            raise
 
     def _stop_turns(self) -> None:
         with self._engine.lock:
             try:
-                self._engine.stop_turns(self.request_id)
-                self._forget_turns()
-            except BaseException:  # a second Ctrl-C: nobody knows which turns are left
+                self._note_ends()
+                unfinished = [turn.request_id for turn in self._turns if not turn.is_finished]
+                self._engine.stop_requests(unfinished)
+                self._has_begun |= bool(unfinished)
+                self._turns.clear()
+            except BaseException:  # a second Ctrl-C: which turns are left is not known
                 self.close()
                 raise
-
-    def _forget_turns(self) -> None:
-        self._num_turns_awaited = 0
-        self._outputs.clear()
 
     def __enter__(self) -> Session:
         return self

@@ -1,12 +1,13 @@
-"""Keeping the control tokens that a request's texts spell apart from the ones a chat template writes.
+"""Stand-ins: keep the control tokens that a request's texts spell apart from those that a template writes.
 
-After rendering, both look the same. So before it, those characters of the request with which a control token
-could start or end are replaced by stand-ins, characters that occur nowhere in the request or the template.
-What still reads as a control token in the rendered prompt starts and ends with characters of the template;
-the rest gets its characters back and is tokenized as plain text.
+After rendering, both look the same. So before rendering, every character of the request with which a control
+token could start or end is replaced by a stand-in, a character that occurs nowhere in the request or the
+template. A control token in the rendered prompt then starts and ends with characters of the template. The
+other text gets its characters back and is tokenized as plain text.
 
-Not covered are templates that change a text on its inside: `replace` or `lower` may make a control token of
-what was none. And one that writes both ends of a control token around a text gets it: '<|' + role + '|>'.
+Two cases are not covered. A template that changes the inside of a text, by `replace` or `lower`, may make a
+control token of a text that was none. And a template that writes both ends of a control token around a text
+gets the control token: '<|' + role + '|>'.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _CANDIDATES = range(0x10FFFD, 0xFFFF, -1)
 
 
 class ControlTokenEdges:
-    """Finds where control tokens start and end in a text, or would with the right text before or after it."""
+    """Finds the characters of a text with which control tokens start and end, or could start or end if other
+    text stood before or after it.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         ids = filter(tokenizer.is_special, range(tokenizer.vocab_size))
@@ -38,7 +41,7 @@ class ControlTokenEdges:
 
 
 class StandIns:
-    """Replaces the edges of control tokens in a nest of lists and objects, which `template` will write."""
+    """Replaces the edges of control tokens in all texts of nested lists and objects, for `template`."""
 
     def __init__(self, value: Any, template: str, edges: ControlTokenEdges) -> None:
         self._edges = edges
@@ -51,7 +54,7 @@ class StandIns:
         )
 
     def __bool__(self) -> bool:
-        """Whether anything has to be replaced at all."""
+        """Whether any character has to be replaced."""
         return bool(self._stand_in)
 
     def replace(self, value: Any) -> Any:
@@ -84,7 +87,7 @@ def unused_characters(texts: Iterable[str]) -> Iterator[str]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every text in a nest of lists and objects, keys included."""
+    """Every text in nested lists and objects, keys included."""
     match value:
         case str():
             yield value

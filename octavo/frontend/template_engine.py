@@ -1,8 +1,8 @@
 """Running chat templates: Jinja in its sandbox, with the extras that Hugging Face templates count on.
 
-A template comes with a model, so it is not trusted: it cannot reach Python objects or change what it is
-given, and what makes much of little is bounded: turns of loops, calls, repetition and powers. What a single
-filter or method does, and how long it takes, is not.
+A template comes with a model, so it is not trusted. It cannot reach Python objects or change what it is
+given. The numbers of loop iterations and calls are bounded, and so are the sizes of repeated texts and of
+powers. What a single filter or method does, and how long it takes, is not bounded.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ERRORS = (
 class JinjaTemplate:
     """A compiled template. May be rendered from several threads at once.
 
-    Making one and rendering it raise RequestError with the template's own message: for a syntax error, for
-    what it refuses by `raise_exception`, for a value that is not there, and for exceeding a bound.
+    Construction and rendering raise RequestError: for a syntax error, for a missing value, for a bound that
+    is exceeded, and, with the template's own message, where the template calls `raise_exception`.
     """
 
     def __init__(self, source: str) -> None:

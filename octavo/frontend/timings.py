@@ -1,4 +1,4 @@
-"""`RequestTimings`: from the core's events and the arrival of tokens to a request's `RequestMetrics`."""
+"""`RequestTimings`: collects the times of a request's events and tokens for its `RequestMetrics`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from octavo.types.outputs import EngineCoreEvent, EngineCoreEventType, RequestMe
 
 
 class RequestTimings:
-    """When things happened to a user's request so far. Mutable.
+    """The times of the events in the life of a user's request so far. Mutable.
 
-    `arrival_time` is in seconds since the epoch, and `arrival` the same moment by the core's clock: all other
-    times are given by that clock.
+    `arrival_time` is in seconds since the epoch. `arrival` is the same moment by the core's clock, by which
+    all other times are given.
     """
 
     __slots__ = (
@@ -36,7 +36,7 @@ class RequestTimings:
         self._sum_of_intervals = 0.0  # seconds
 
     def take_event(self, event: EngineCoreEvent) -> None:
-        """Take in something that happened to one of its answers."""
+        """Take in an event of one of the request's answers."""
         match event.type:
             case EngineCoreEventType.QUEUED if self._queued is None:
                 self._queued = self._epoch + event.timestamp
@@ -46,7 +46,9 @@ class RequestTimings:
                 self._num_preemptions += 1
 
     def take_tokens(self, count: int, now: float, previous: float | None) -> None:
-        """Take in `count` new tokens of an answer whose last ones came at `previous`; None: it had none."""
+        """Take in that `count` tokens of an answer came at `now`, and the ones before at `previous` (None:
+        there were none).
+        """
         if self._first_token is None:
             self._first_token = self._epoch + now
         self._last_token = self._epoch + now
@@ -57,7 +59,7 @@ class RequestTimings:
             self._sum_of_intervals += now - previous
 
     def make_metrics(self, finished: float | None) -> RequestMetrics:
-        """What is known by now; `finished` is when the last answer ended."""
+        """The metrics so far. `finished` is the time at which the last answer ended."""
         return RequestMetrics(
             self._arrival_time,
             self._queued,

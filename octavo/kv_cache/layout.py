@@ -13,14 +13,17 @@ from octavo.types.kv import KVCacheConfig, KVCacheGroup, KVCacheSpec
 MOST_UNUSED = 0.1
 
 
-def group_layers(specs: Sequence[KVCacheSpec]) -> tuple[KVCacheGroup, ...]:
-    """Put layers with equal specs into groups of one size, ordered by their first layers. `specs` is by layer.
+def group_layers(specs: Sequence[KVCacheSpec | None]) -> tuple[KVCacheGroup, ...]:
+    """Put layers with equal specs into groups of one size, ordered by their first layers. `specs` is by layer;
+    a layer without a spec keeps nothing and is in no group.
 
     A block id stands for one page in each layer of the largest group, so a smaller group leaves pages unused.
     The size is the largest with which no kind of layers leaves more than `MOST_UNUSED` of its pages unused.
     """
     kinds: dict[KVCacheSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
+        if spec is None:
+            continue
         kinds.setdefault(spec, []).append(layer)
     size = max(map(len, kinds.values()), default=1)
     while any(_unused_share(len(layers), size) > MOST_UNUSED for layers in kinds.values()):
@@ -33,7 +36,7 @@ def group_layers(specs: Sequence[KVCacheSpec]) -> tuple[KVCacheGroup, ...]:
 
 
 def plan_kv_cache(
-    specs: Sequence[KVCacheSpec], memory_bytes: int, max_chunk: int, num_blocks: int | None = None
+    specs: Sequence[KVCacheSpec | None], memory_bytes: int, max_chunk: int, num_blocks: int | None = None
 ) -> KVCacheConfig:
     """The largest cache that fits `memory_bytes` for layers with these specs, or one of exactly `num_blocks`.
 

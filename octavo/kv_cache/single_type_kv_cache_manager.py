@@ -19,6 +19,7 @@ from octavo.types.kv import (
     CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
+    LatentAttentionSpec,
     RecurrentStateSpec,
     SlidingWindowSpec,
 )
@@ -87,7 +88,7 @@ class SingleTypeKVCacheManager(ABC, Generic[Spec]):
         return all(map(prefix.blocks.__getitem__, self.group_ids))
 
 
-class FullAttentionManager(SingleTypeKVCacheManager[FullAttentionSpec]):
+class FullAttentionManager(SingleTypeKVCacheManager[FullAttentionSpec | LatentAttentionSpec]):
     """Every token sees its whole context, so a request needs all its blocks to the end."""
 
     keeps_all_blocks = True
@@ -157,6 +158,7 @@ class CrossAttentionManager(SingleTypeKVCacheManager[CrossAttentionSpec]):
 # The kinds of KV cache: a spec's type → the manager that follows its rules.
 MANAGERS: dict[type[KVCacheSpec], type[SingleTypeKVCacheManager[Any]]] = {
     FullAttentionSpec: FullAttentionManager,
+    LatentAttentionSpec: FullAttentionManager,
     SlidingWindowSpec: SlidingWindowManager,
     ChunkedLocalAttentionSpec: ChunkedLocalAttentionManager,
     RecurrentStateSpec: RecurrentStateManager,

@@ -44,27 +44,23 @@ class KVEventsObserver(Observer):
         return self._journal.next_sequence
 
     def block_stored(self, stored: StoredBlock) -> None:
-        """See `Observer`."""
         self._cached[stored.block_hash, stored.group_id] = stored
         self._events.append(stored)
 
     def block_removed(self, block_hash: bytes, group_id: int) -> None:
-        """See `Observer`."""
         self._cached.pop((block_hash, group_id), None)
         self._events.append(RemovedBlock(block_hash, group_id))
 
     def all_blocks_cleared(self) -> None:
-        """See `Observer`."""
         self._cached.clear()
         self._events.append(AllBlocksCleared())
         self._hand_over()  # it happens between steps, and the next one may be long in coming
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
-        """See `Observer`."""
         self._hand_over()
 
     def close(self) -> None:
-        """See `Observer`. What is left is published."""
+        """Publish what is left, and close the sockets."""
         self._hand_over()
         self._closer()
 

@@ -1,1 +1,1 @@
-"""Models: what a file says of itself (`spec`), and one module per family, in the `Ops` vocabulary."""
+"""Models: one module a family, written in the `Ops` vocabulary, and what families share."""

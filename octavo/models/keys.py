@@ -1,6 +1,6 @@
-"""`Keys`: what a file says of its model, asked for key by key and believed only after a check.
+"""`Keys`: the keys and values by which a file describes its model. Every value is checked when it is read.
 
-Knows neither GGUF nor config.json, only names and values.
+Nothing here knows GGUF or config.json.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ _MAX_NUMBER = 1e38
 
 
 class Keys:
-    """Checked access to the `values` whose keys begin with `prefix`; `file` names their origin in errors.
+    """Checked access to the `values` whose keys begin with `prefix`. Errors name `file` as their origin.
 
-    Names are given without the prefix. Each method takes a `default` for a key that is absent (or null);
-    without one an absent key is an error. All raise WeightError, naming the file and the key, when the value
-    is absent, ill-typed or absurd.
+    Names are given without the prefix. A key that is absent or null has the value `default`; without a
+    default that is an error. Methods raise WeightError, naming the file and the key, for a value that is
+    missing, of another type or out of range.
     """
 
     def __init__(self, values: Mapping[str, Any], file: str, prefix: str = "") -> None:
         self._values = values
         self._file = file
         self._prefix = prefix
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Keys:
+        """The same keys, and those of `defaults` that are absent. A key that is null stays so."""
+        prefixed = {self._prefix + name: value for name, value in defaults.items()}
+        return Keys({**prefixed, **self._values}, self._file, self._prefix)
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(self._prefix + name) is not None
@@ -60,7 +65,7 @@ class Keys:
         return value
 
     def section(self, name: str) -> Keys:
-        """The keys of the mapping under `name`; none when it is absent."""
+        """The keys of the mapping under `name`. An absent mapping has no keys."""
         value = self._get(name, {})
         if not isinstance(value, Mapping):
             raise self.wrong(name, "a mapping")
@@ -81,13 +86,13 @@ class Keys:
         return value
 
     def accept(self, name: str, *supported: Any) -> None:
-        """Raise UnsupportedError when the key is there and holds something else than one of `supported`."""
+        """Raise UnsupportedError when the key is present with a value that is not among `supported`."""
         if name in self and (value := self._get(name, None)) not in supported:
             offered = " or ".join(map(repr, supported)) or "models without it"
             raise UnsupportedError(f"{self._label(name)} is {reprlib.repr(value)}; supported: {offered}")
 
     def wrong(self, name: str, allowed: str) -> WeightError:
-        """The error for a key that does not hold what is `allowed`."""
+        """The error for a key whose value is not what is `allowed`."""
         return WeightError(
             f"{self._label(name)} must be {allowed}, not {reprlib.repr(self._get(name, None))}"
         )

@@ -1,62 +1,55 @@
-"""The families that can be run: from an architecture's name to the module that builds it.
+"""The families that can be run, and what files call their architectures.
 
-Modules of families are imported only when a model of theirs is loaded.
+A family's module is imported only when a model of that family is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
 
 from octavo.errors import UnsupportedError
-from octavo.models.model import Model
+from octavo.models.family import Family
 from octavo.models.spec import ModelSpec
-from octavo.models.tensors import ModelTensors
-from octavo.weights.weight import WeightSource
 
 
-def _llama(spec: ModelSpec, tensors: ModelTensors) -> Model:
-    from octavo.models.llama import Llama
+@dataclass(frozen=True, slots=True)
+class FamilyEntry:
+    """A family by the name of its module in `octavo.models`, and the architectures that it runs."""
 
-    return Llama(spec, tensors)
-
-
-def _gemma3(spec: ModelSpec, tensors: ModelTensors) -> Model:
-    from octavo.models.gemma3 import Gemma3
-
-    return Gemma3(spec, tensors)
+    name: str
+    gguf: tuple[str, ...]  # as GGUF files have them in `general.architecture`
+    huggingface: tuple[str, ...]  # as config.json has them in `architectures`
 
 
-_FACTORIES: Mapping[str, Callable[[ModelSpec, ModelTensors], Model]] = MappingProxyType(
-    {"llama": _llama, "gemma3": _gemma3}
+_ENTRIES = (
+    FamilyEntry("llama", ("llama",), ("LlamaForCausalLM", "MistralForCausalLM")),
+    FamilyEntry("gemma3", ("gemma3",), ("Gemma3ForCausalLM",)),
 )
 
-# Families by the names that files give their architecture.
-GGUF_ARCHITECTURES: Mapping[str, str] = MappingProxyType({"llama": "llama", "gemma3": "gemma3"})
-"""By what GGUF files say in `general.architecture`."""
+GGUF_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {architecture: entry.name for entry in _ENTRIES for architecture in entry.gguf}
+)
+"""The family of each architecture that GGUF files name."""
 HUGGING_FACE_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
-    {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Gemma3ForCausalLM": "gemma3"}
+    {architecture: entry.name for entry in _ENTRIES for architecture in entry.huggingface}
 )
-"""By what config.json says in `architectures`."""
+"""The family of each architecture that config.json names."""
 
 
 def find_architecture(name: str, known: Mapping[str, str]) -> str:
-    """The family of what a file calls `name`, which `known` lists by the names of such files.
+    """The family of the architecture `name`, from one of the mappings above.
 
-    Raises UnsupportedError, in the same names, for one that is not there.
+    Raises UnsupportedError, which lists the `known` names, for an architecture that is not among them.
     """
     if name not in known:
         raise UnsupportedError(f"model architecture {name!r} is not supported; supported: {', '.join(known)}")
     return known[name]
 
 
-def load_model(source: WeightSource, spec: ModelSpec) -> Model:
-    """The model that `spec` describes, with its weights from `source`. Nothing is read or converted yet.
-
-    Raises WeightError, naming the tensor, when one is missing, has another shape than the spec says, or has
-    no place in the model; UnsupportedError when it is in a format that cannot be read.
-    """
-    tensors = ModelTensors(source, spec.layout)
-    model = _FACTORIES[spec.architecture](spec, tensors)
-    tensors.check_all_taken()
-    return model
+def load_family(name: str) -> Family[ModelSpec]:
+    """The family `name`. Imports its module."""
+    family: Family[ModelSpec] = import_module(f"octavo.models.{name}").FAMILY
+    return family

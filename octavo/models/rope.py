@@ -1,8 +1,8 @@
-"""Inverse frequencies of rotary embeddings, and the ways to stretch them over more positions than a model was
-trained on.
+"""The inverse frequencies of rotary embeddings, and the ways to stretch them over more positions than a model
+was trained on.
 
-Everything is computed once, in float64, and kept as float32. A scaling is a value with two answers: what
-becomes of the frequencies, and by what queries and keys are multiplied besides (`magnitude`).
+Everything is computed once, in float64, and kept as float32. A scaling changes the frequencies, and may
+multiply queries and keys by a factor, its `magnitude`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from octavo.ops import Rope, RopeStyle
 
 
 class RopeScaling(Protocol):
-    """One way of stretching."""
+    """One way to stretch a rotary embedding."""
 
     @property
     def magnitude(self) -> float:
         """Factor on rotated queries and keys."""
 
     def scale(self, frequencies: np.ndarray, theta: float) -> np.ndarray:
-        """From frequencies [size / 2] float64 of a plain embedding of base `theta` to stretched ones."""
+        """Stretch the plain `frequencies` [size / 2] float64, which have the base `theta`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoScaling:
-    """The positions a model was trained on, and no more."""
+    """No stretching: the positions are those that the model was trained on."""
 
     magnitude: ClassVar[float] = 1.0
 
     def scale(self, frequencies: np.ndarray, theta: float) -> np.ndarray:
-        """The frequencies as they are."""
         return frequencies
 
 
@@ -48,17 +47,16 @@ class LinearScaling:
     magnitude: ClassVar[float] = 1.0
 
     def scale(self, frequencies: np.ndarray, theta: float) -> np.ndarray:
-        """Every frequency divided by the factor."""
         return frequencies / self.factor
 
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Slow frequencies divided by `factor`, fast ones kept, a ramp between (The Llama 3 Herd of Models, 2024;
-    formula of the code Meta released with Llama 3.1).
+    """Low frequencies are divided by `factor`, high ones are kept, and those between are interpolated (The
+    Llama 3 Herd of Models, 2024; the formula is that of Meta's code for Llama 3.1).
 
-    Slow is what turns less than `low_frequency_factor` times within the original context, fast is what turns
-    more than `high_frequency_factor` times.
+    A low frequency turns less than `low_frequency_factor` times within the original context, a high one more
+    than `high_frequency_factor` times.
     """
 
     factor: float
@@ -68,7 +66,6 @@ class Llama3Scaling:
     magnitude: ClassVar[float] = 1.0
 
     def scale(self, frequencies: np.ndarray, theta: float) -> np.ndarray:
-        """A mixture of kept and divided frequencies, by how often each turns."""
         turns = self.original_context * frequencies / (2 * math.pi)
         kept = (turns - self.low_frequency_factor) / (self.high_frequency_factor - self.low_frequency_factor)
         return _mix(frequencies, frequencies / self.factor, kept)
@@ -76,12 +73,12 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """As Llama3Scaling, with the ramp linear in the feature's index (YaRN: Efficient Context Window
-    Extension, 2023).
+    """As Llama3Scaling, but the interpolation is linear in the feature's index (YaRN: Efficient Context
+    Window Extension, 2023).
 
-    Features that turn more than `beta_fast` times within the original context keep their frequency, those
-    that turn less than `beta_slow` times have it divided. `truncate` widens the ramp to whole features, as
-    the paper's code does.
+    A feature that turns more than `beta_fast` times within the original context keeps its frequency. The
+    frequency of one that turns less than `beta_slow` times is divided by `factor`. With `truncate` the range
+    between them is widened to whole indices, as in the paper's code.
     """
 
     factor: float
@@ -92,39 +89,40 @@ class YarnScaling:
     truncate: bool = True
 
     def scale(self, frequencies: np.ndarray, theta: float) -> np.ndarray:
-        """A mixture of kept and divided frequencies, by the feature's index."""
         size = 2 * len(frequencies)
         low, high = (self._feature_turning(beta, size, theta) for beta in (self.beta_fast, self.beta_slow))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, size - 1)
-        divided = (np.arange(len(frequencies)) - low) / max(high - low, 0.001)  # a ramp of no width is a step
+        divided = (np.arange(len(frequencies)) - low) / max(high - low, 0.001)  # never 0 / 0
         return _mix(frequencies, frequencies / self.factor, 1 - divided)
 
     def _feature_turning(self, turns: float, size: int, theta: float) -> float:
-        """Index of the (imaginary) feature that turns `turns` times within the original context."""
+        """The index, not always whole, of the feature that turns `turns` times within the original
+        context.
+        """
         return size * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
 
 def yarn_magnitude(factor: float, multiplier: float = 1.0) -> float:
-    """The magnitude YaRN advises for stretching by `factor`: 1 when nothing is stretched."""
+    """The magnitude that YaRN advises for a stretching by `factor`; 1 where nothing is stretched."""
     return 0.1 * multiplier * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """The rotary embedding of a model: base, how many features of a head turn, and how it is stretched."""
+    """A rotary embedding: its base, how many features of a head it rotates, and how it is stretched."""
 
     theta: float
-    rotary_size: int
+    rotary_size: int  # features
     scaling: RopeScaling = field(default_factory=NoScaling)
 
 
 def make_rope(spec: RopeSpec, style: RopeStyle, divisors: np.ndarray | None = None) -> Rope:
     """The rotary embedding that `spec` describes.
 
-    `divisors` [rotary_size / 2] divide the frequencies before they are scaled: the `rope_freqs` tensor of a
-    GGUF file, which holds a scaling (Llama 3's, as a rule) worked out when the file was made.
+    The frequencies are divided by `divisors` [rotary_size / 2] before they are scaled. These are the
+    `rope_freqs` tensor of a GGUF file: a scaling, mostly Llama 3's, that was computed when the file was made.
     """
     frequencies = spec.theta ** -(np.arange(0, spec.rotary_size, 2) / spec.rotary_size)
     if divisors is not None:
@@ -135,4 +133,5 @@ def make_rope(spec: RopeSpec, style: RopeStyle, divisors: np.ndarray | None = No
 
 def _mix(kept: np.ndarray, divided: np.ndarray, share_kept: np.ndarray) -> np.ndarray:
     share = np.clip(share_kept, 0.0, 1.0)
-    return share * kept + (1 - share) * divided
+    mixed: np.ndarray = share * kept + (1 - share) * divided
+    return mixed

@@ -25,4 +25,5 @@ def count_gained(sampled: np.ndarray, guessed: np.ndarray, start_loc: np.ndarray
     is_wrong = sampled != guessed
     is_wrong[start_loc[1:] - 1] = True  # no draft follows the last row
     wrong = np.flatnonzero(is_wrong)
-    return wrong[np.searchsorted(wrong, start_loc[:-1])] - start_loc[:-1] + 1
+    num_gained: np.ndarray = wrong[np.searchsorted(wrong, start_loc[:-1])] - start_loc[:-1] + 1
+    return num_gained

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.types.sampling import LogitBias, Penalties, SamplingMetadata, TokenLists
+from octavo.types.sampling import LogitBias, Penalties, SamplingMetadata
 
 
 def apply_adjustments(logits: np.ndarray, metadata: SamplingMetadata) -> None:
@@ -35,20 +35,18 @@ def apply_bias(logits: np.ndarray, bias: LogitBias) -> None:
 
 
 def apply_penalties(logits: np.ndarray, penalties: Penalties) -> None:
-    """Make tokens less likely that the row has seen: repetition first, then frequency, then presence.
+    """Make seen tokens less likely: by repetition first, then by frequency, then by presence.
 
     Mutates logits [L, V].
     """
-    for row in range(len(logits)):
-        seen = np.union1d(_tokens(penalties.prompt, row), _tokens(penalties.output, row))
-        kept = logits[row, seen]
-        repetition = penalties.repetition[row]
-        with np.errstate(over="ignore"):  # an infinite logit is seen to by the sampler
-            logits[row, seen] = np.where(kept > 0, kept / repetition, kept * repetition)
-        used, counts = np.unique(_tokens(penalties.output, row), return_counts=True)
-        logits[row, used] -= counts.astype(np.float32) * penalties.frequency[row]
-        logits[row, used] -= penalties.presence[row]
-
-
-def _tokens(lists: TokenLists, row: int) -> np.ndarray:
-    return lists.token_ids[lists.offsets[row] : lists.offsets[row + 1]]
+    for i, row in enumerate(penalties.rows.tolist()):
+        seen = penalties.seen[row, : penalties.num_seen[row]]
+        counts = penalties.counts[row, seen] - 1  # in the output
+        repetition, frequency, presence = (
+            each[i] for each in (penalties.repetition, penalties.frequency, penalties.presence)
+        )
+        penalized = logits[i, seen]
+        with np.errstate(over="ignore"):  # the sampler handles infinite logits
+            penalized = np.where(penalized > 0, penalized / repetition, penalized * repetition)
+        penalized -= counts.astype(np.float32) * frequency
+        logits[i, seen] = np.where(counts > 0, penalized - presence, penalized)

@@ -23,7 +23,7 @@ def splitmix64(state: np.ndarray, index: np.ndarray) -> np.ndarray:
 
     Neither may be a 0-d array: numpy warns of the overflows that are meant here, but only for scalars.
     """
-    bits = state + (index + np.uint64(1)) * _GOLDEN_GAMMA
+    bits: np.ndarray = state + (index + np.uint64(1)) * _GOLDEN_GAMMA
     bits ^= bits >> _SHIFT_1
     bits *= _MULTIPLIER_1
     bits ^= bits >> _SHIFT_2
@@ -49,4 +49,5 @@ def gumbel_noise(seed: int, position: int, token_ids: np.ndarray) -> np.ndarray:
     The arg max of logits + noise is a draw from softmax(logits) (Gumbel, "Statistical Theory of Extreme
     Values", 1954).
     """
-    return -np.log(-np.log(uniform_noise(seed, position, token_ids)))
+    noise: np.ndarray = -np.log(-np.log(uniform_noise(seed, position, token_ids)))
+    return noise

@@ -1,9 +1,9 @@
-"""`Policy`: who is more urgent than whom.
+"""`Policy`: which of two requests is more urgent.
 
-A policy gives each request its `order` once, when it comes (a session: with each turn), and the smallest is
-the most urgent. Orders never change while a request waits or runs, so queues and `running` stay sorted, a
-preempted request comes back where it was, and nobody starves: of all that come later only finitely many get
-an order before one's own.
+A policy gives each request its `order` once, when the request arrives. The smallest order is the most urgent.
+It never changes while the request waits or runs. So queues and `running` stay sorted, and a preempted request
+returns to its old position. No request starves, since only finitely many of the requests that arrive after it
+get a smaller order.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from octavo.scheduler.request_queue import SchedulingPolicy
 
 
 class Policy:
-    """First come, first served; and what a policy may do otherwise."""
+    """First come, first served. Other policies override its methods."""
 
     def __init__(self) -> None:
         self._num_ranked = 0
 
     def rank(self, request: Request) -> None:
-        """Give `request`, which comes now, its order.
+        """Set the order of `request`, which arrives now.
 
-        By a count: clocks step back, and answers to one prompt share a time.
+        The order is a count and not a time, since clocks step back, and answers to one prompt share a time.
         """
         request.order = (self._next_number(),)
 
     def begin(self, request: Request) -> None:
-        """It begins to run."""
+        """`request` begins to run, at first or after a preemption."""
 
     def end(self, request: Request) -> None:
-        """It has finished, in whatever state it was, and still has what it had."""
+        """`request` has finished. Its tokens and its row are still there."""
 
     def displaces(self, waiting: Request, running: Request) -> bool:
-        """Whether `running`, the least urgent that runs, must give way to `waiting` if it cannot run else."""
+        """Whether `running`, the least urgent running request, is to be preempted if `waiting` cannot run
+        otherwise.
+        """
         return False
 
     def _next_number(self) -> int:
@@ -45,10 +47,10 @@ class Policy:
 
 
 class PriorityPolicy(Policy):
-    """The lower the priority's number, the more urgent; then by arrival, then by id.
+    """The lower the number of the priority, the more urgent. Ties go by arrival, then by id.
 
     `aging_s` seconds of waiting count as much as one level of priority, so that a stream of urgent requests
-    cannot keep others waiting for ever; 0 = they can.
+    cannot keep others waiting for ever. 0 = no aging.
     """
 
     def __init__(self, aging_s: float) -> None:
@@ -56,39 +58,38 @@ class PriorityPolicy(Policy):
         self.aging_s = aging_s
 
     def rank(self, request: Request) -> None:
-        """An arrival `aging_s` earlier makes up for one level, whenever the two are compared."""
-        priority, arrival_time = request.source.priority, request.source.arrival_time
+        # The difference of two orders is the same at all times: aging needs no update.
+        priority, arrival_time = request.priority, request.arrival_time
         level = priority + (arrival_time / self.aging_s if self.aging_s else 0.0)
         request.order = (level, priority, arrival_time, request.request_id)
 
 
 class FairPolicy(Policy):
-    """Tenants share the engine by their weights, each tenant's own requests first come, first served.
+    """Tenants share the engine by their weights. Each tenant's own requests are first come, first served.
 
     Start-time Fair Queueing: A Scheduling Algorithm for Integrated Services Packet Switching Networks (1996).
-    A request is worth its tokens, prompt and the most it may generate, divided by its tenant's weight. It
-    starts, in virtual time, when the tenant's request before it ends, or now if that is later. Whoever has
-    had less than its share has an earlier start, and one that was idle gets no credit for it. What a request
-    was charged and did not use is given back to what its tenant asks next.
+    The cost of a request is its tokens, prompt and the most it may generate, divided by its tenant's weight.
+    Its virtual start is the virtual end of the tenant's request before it, or the virtual time if that is
+    later. So a tenant that has had less than its share has earlier starts, and an idle tenant collects no
+    credit. Tokens that a request was charged for and did not use make its tenant's next starts earlier.
 
-    Now, in virtual time, is how far the one that runs and is least far has come. (In the paper one runs at a
-    time.) So a newcomer comes before all but the first of the many that another tenant has running, and time
-    goes on with every token of those who come and go: nobody's start is ahead of it for ever.
+    The virtual time is the smallest (start + computed tokens / weight) over the running requests. (In the
+    paper one request runs at a time.) It only grows, so the start of every waiting request is reached
+    eventually. A new request comes before all but the first of the many that another tenant has running.
 
-    A request that waits takes the place of the least urgent one of another tenant that runs, if that is all
-    that keeps it from running: a tenant with many requests must not hold all places.
+    A waiting request displaces the least urgent running request of another tenant, if it can run in no other
+    way: a tenant with many requests must not hold all rows and blocks.
     """
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         super().__init__()
         self.weights = dict(weights)
         self.virtual_time = 0.0
-        self._ends: dict[str, float] = {}  # tenant: when, in virtual time, its last request ends
+        self._ends: dict[str, float] = {}  # by tenant: the virtual end of its last request
         self._num_unfinished: Counter[str] = Counter()
         self._begun: set[Request] = set()
 
     def rank(self, request: Request) -> None:
-        """By its virtual start, then by coming."""
         self._update_virtual_time()
         start = max(self._ends.get(request.tenant, 0.0), self.virtual_time)
         self._ends[request.tenant] = start + request.max_length / self._weight(request)
@@ -96,11 +97,9 @@ class FairPolicy(Policy):
         request.order = (start, self._next_number())
 
     def begin(self, request: Request) -> None:
-        """Virtual time goes on as it does."""
         self._begun.add(request)
 
     def end(self, request: Request) -> None:
-        """Its tenant's requests to come start earlier by what it did not use."""
         self._update_virtual_time()
         tenant = request.tenant
         num_used = request.num_tokens if request in self._begun else 0
@@ -113,7 +112,6 @@ class FairPolicy(Policy):
                 self._forget_idle_tenants()
 
     def displaces(self, waiting: Request, running: Request) -> bool:
-        """For a more urgent one of another tenant."""
         return waiting.tenant != running.tenant and waiting < running
 
     def _update_virtual_time(self) -> None:
@@ -123,7 +121,7 @@ class FairPolicy(Policy):
             self.virtual_time = max(self.virtual_time, reached)
 
     def _forget_idle_tenants(self) -> None:
-        """Drop what makes no difference: ends that are past, and all when nobody is there to compare with."""
+        """Drop the ends that make no difference: those that are past, or all if no tenant has a request."""
         self._ends = {
             tenant: end
             for tenant, end in self._ends.items()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import enum
-from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from octavo.kv_cache.hashing import BlockHash
 from octavo.types.outputs import FinishReason
@@ -13,13 +12,9 @@ from octavo.types.requests import EngineCoreRequest, MediaSpan
 
 
 class RequestStatus(enum.IntEnum):
-    """WAITING → RUNNING → (PREEMPTED → RUNNING)* → one of FINISHED_*.
-
-    A session goes from RUNNING to WAITING_FOR_STREAMING_REQ when a turn ends, and to WAITING with the next.
-    """
+    """WAITING → RUNNING → (PREEMPTED → RUNNING)* → one of FINISHED_*."""
 
     WAITING = enum.auto()
-    WAITING_FOR_STREAMING_REQ = enum.auto()  # an idle session: it holds no row and no block
     RUNNING = enum.auto()
     PREEMPTED = enum.auto()
     # Everything after PREEMPTED is an end.
@@ -32,12 +27,12 @@ class RequestStatus(enum.IntEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come of the request (of a session: of its turn)."""
+        """Whether nothing more will come of the request."""
         return self > RequestStatus.PREEMPTED
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """How the end is called outside; None for a request that goes on."""
+        """The reason that the front end is told; None for a request that has not ended."""
         return _FINISH_REASONS.get(self)
 
 
@@ -51,6 +46,19 @@ _FINISH_REASONS = {
 }
 
 
+class Context(NamedTuple):
+    """What comes before a request's prompt: the text of the session of which the request is a turn.
+
+    Read only: a request copies it.
+    """
+
+    token_ids: Sequence[int] = ()
+    block_hashes: Sequence[BlockHash] = ()  # of the full blocks among the tokens, as far as they are known
+    media: Sequence[MediaSpan] = ()
+    cache_salt: str | None = None
+    adapter: str | None = None
+
+
 class Request:
     """A request in the core. Mutable; only the scheduler changes it (and the KV cache its `block_hashes`).
 
@@ -60,6 +68,7 @@ class Request:
 
     __slots__ = (
         "adapter",
+        "arrival_time",
         "block_hashes",
         "cache_salt",
         "eos_token_ids",
@@ -74,115 +83,68 @@ class Request:
         "num_output_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_restarts",
         "order",
+        "priority",
         "request_id",
-        "resumable",
         "row",
         "sampling_params",
         "skip_reading_prefix_cache",
-        "source",
         "spec_token_ids",
         "status",
         "stop_reason",
         "stop_token_ids",
-        "streaming_queue",
         "tenant",
         "token_ids",
-        "turn",
     )
 
-    def __init__(self, request: EngineCoreRequest, max_model_len: int) -> None:
+    def __init__(
+        self, request: EngineCoreRequest, max_model_len: int, context: Context | None = None
+    ) -> None:
+        """Without a `context` the prompt is the beginning of the text."""
+        if context is None:
+            context = Context(cache_salt=request.cache_salt, adapter=request.adapter)
+        params = request.sampling_params
         self.request_id = request.request_id
         self.tenant = request.tenant
-        self.cache_salt = request.cache_salt
-        self.adapter = request.adapter
-        self.resumable = request.resumable
-        # Turns to come; one that is not resumable is the end.
-        self.streaming_queue: deque[EngineCoreRequest] = deque()
-        self.turn = 0  # grows when a turn ends: what was planned before is void
-        self.row = -1  # in the worker, while RUNNING
-        self.num_preemptions = 0
-        self.num_in_flight_tokens = 0  # of those computed, the ones that steps in flight compute
-        self.num_output_placeholders = 0  # tokens that steps in flight sample
-        self.num_drafts_in_flight = 0  # drafts that a step in flight verifies
-        self.spec_token_ids: list[int] = []  # drafts: guesses of the next tokens, to be verified
-        self.token_ids: list[int] = []  # prompt, then output
-        self.block_hashes: list[BlockHash] = []
-        self.media: list[MediaSpan] = []
-        self.begin_turn(request, max_model_len)
-
-    def begin_turn(self, request: EngineCoreRequest, max_model_len: int) -> None:
-        """Append a prompt to what there is, and go on by the parameters that came with it.
-
-        How urgent it is, `order`, the smallest most, is then the policy's to say.
-        """
-        params = request.sampling_params
-        start = len(self.token_ids)
-        self.source = request  # of the present turn
+        self.priority = request.priority
+        self.arrival_time = request.arrival_time
+        self.order: tuple[Any, ...] = ()  # the smallest is the most urgent; given by the policy
         self.sampling_params = params
         self.feature_data = request.feature_data
-        self.order: tuple[Any, ...] = ()
+        self.feature_data = request.feature_data
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)
-        self.token_ids += request.prompt_token_ids
-        self.media += [span.moved(start) for span in request.media]
+        self.cache_salt = context.cache_salt
+        self.adapter = context.adapter
+        self.token_ids = [*context.token_ids, *request.prompt_token_ids]  # context and prompt, then output
+        self.block_hashes = list(context.block_hashes)
+        self.media = [*context.media, *(span.moved(len(context.token_ids)) for span in request.media)]
         self.num_encoder_tokens = request.num_encoder_tokens
-        self.num_prompt_tokens = len(self.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)  # with the context
         most = max_model_len if params.max_tokens is None else self.num_prompt_tokens + params.max_tokens
         self.max_length = min(most, max_model_len)  # tokens, prompt and output, at which it ends
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
+        self.row = -1  # in the worker, while RUNNING
         self.num_computed_tokens = 0  # tokens whose KV is in the cache once every planned step has run
+        self.num_in_flight_tokens = 0  # of those computed, the ones that steps in flight compute
+        self.num_output_placeholders = 0  # tokens that steps in flight sample
+        self.num_drafts_in_flight = 0  # drafts that a step in flight verifies
+        self.spec_token_ids: list[int] = []  # drafts: guesses of the next tokens, to be verified
         self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
-
-    def copy(self) -> Request:
-        """Another with the same tokens and hashes, to see what a turn would come to."""
-        other = copy.copy(self)
-        other.token_ids = self.token_ids.copy()
-        other.block_hashes = self.block_hashes.copy()
-        other.media = self.media.copy()
-        other.streaming_queue = self.streaming_queue.copy()
-        return other
-
-    def end_turn(self) -> None:
-        """Nothing that is in flight concerns it any longer. A session goes on without its last token, which
-        was sampled and never run.
-        """
-        if self.num_output_tokens:
-            del self.token_ids[-1]
-        self.void_shares()
-
-    def void_shares(self) -> None:
-        """Make its shares of steps in flight void: their results are not taken in."""
-        self.turn += 1
-        self.num_in_flight_tokens = self.num_output_placeholders = self.num_drafts_in_flight = 0
-        self.spec_token_ids = []
-
-    def awaits(self, turn: EngineCoreRequest) -> bool:
-        """Whether `turn` is under way here or to come."""
-        return (self.source is turn and not self.is_idle) or any(
-            each is turn for each in self.streaming_queue
-        )
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it is a session between two turns."""
-        return self.status is RequestStatus.WAITING_FOR_STREAMING_REQ
+        self.num_preemptions = 0
+        self.num_restarts = 0  # times that what steps in flight compute for it was given up
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why it (of a session: its turn) has ended; None while it goes on."""
+        """Why the request has ended; None while it has not."""
         return self.status.finish_reason
 
     @property
-    def num_turns_awaited(self) -> int:
-        """Turns whose end is still to be told: the one under way, and those to come."""
-        return (not self.is_idle) + sum(turn.resumable for turn in self.streaming_queue)
-
-    @property
     def num_good_tokens(self) -> int:
-        """Tokens whose KV is in the cache: those that steps in flight compute are not there yet."""
+        """Tokens whose KV is in the cache now, without those that steps in flight compute."""
         return self.num_computed_tokens - self.num_in_flight_tokens
 
     @property
@@ -192,12 +154,12 @@ class Request:
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens generated so far (of a session: in this turn)."""
+        """Tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     def prefills(self, start: int) -> bool:
-        """Whether what it runs from `start` on is more than the token it sampled last: its prompt, or what it
-        had and computes again.
+        """Whether there is more to run from `start` on than the token that was sampled last: a part of the
+        prompt, or tokens that are computed again after a preemption.
         """
         return start < self.num_prompt_tokens or start < len(self.token_ids) - 1
 
@@ -210,6 +172,11 @@ class Request:
     def num_tokens_with_spec(self) -> int:
         """The same with the drafts to verify."""
         return self.num_planned_tokens + len(self.spec_token_ids)
+
+    def restart(self) -> None:
+        """Give up what steps in flight compute for the request: their results are not taken in."""
+        self.num_restarts += 1
+        self.num_in_flight_tokens = self.num_output_placeholders = self.num_drafts_in_flight = 0
 
     def __lt__(self, other: Request) -> bool:
         """Whether this one is more urgent."""

@@ -2,12 +2,12 @@
 
 There is no prefill phase and no decode phase: a request has `num_computed_tokens`, wants to reach
 `num_planned_tokens`, and each step gives it a share of the token budget. Knows nothing of tensors, text or
-clocks. A step may be planned while others are in flight; results come in the order of the plans.
+clocks. A step may be planned while others are in flight; results come in the order of the plans. The requests
+themselves, and how they come and end, are in `RequestTable`.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -18,18 +18,19 @@ from octavo.errors import ConfigError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.kv_cache.request_blocks import CacheHit
 from octavo.scheduler.budget import StepBudget
-from octavo.scheduler.constraint import Constraint, create_constraints
-from octavo.scheduler.lifecycle import RequestLifecycle
+from octavo.scheduler.constraint import Constraint, StatelessConstraint, create_constraints
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.request_queue import RequestQueue
-from octavo.scheduler.update import ScheduledShare, take_in
+from octavo.scheduler.request_table import RequestTable
+from octavo.scheduler.update import PlannedStep, take_in
 from octavo.types.observer import NOBODY, Observer
-from octavo.types.outputs import EngineCoreOutputs
+from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs, Rejection
+from octavo.types.requests import EngineCoreRequest
 from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import BlockIds, ModelRunnerOutput, PauseState, SchedulerOutput
 
 
-class Scheduler(RequestLifecycle):
+class Scheduler:
     """Plans steps and takes their results in: `schedule`, run it, `update_from_output`."""
 
     def __init__(
@@ -40,18 +41,22 @@ class Scheduler(RequestLifecycle):
         constraints: Sequence[Constraint] = (),
         observer: Observer = NOBODY,
     ) -> None:
-        all_constraints = [*constraints, *create_constraints(config, kv_cache)]
-        super().__init__(config, kv_cache, max_model_len, all_constraints, observer)
+        self.config = config
+        self.kv_cache = kv_cache
+        # No sequence can outgrow the cache, so one that runs alone always gets its blocks.
+        self.max_model_len = min(max_model_len, kv_cache.max_num_tokens)
         _check_chunking(config, self.max_model_len)
-        self._in_flight: dict[int, list[ScheduledShare]] = {}  # by the step's number, the oldest first
+        self.constraints = [*constraints, *create_constraints(config, kv_cache)]
+        self._reserving = [each for each in self.constraints if not isinstance(each, StatelessConstraint)]
+        self.table = RequestTable(config, kv_cache, self.max_model_len, self._reserving, observer)
         self._num_steps = 0
 
     # ---------------------------------------------------------------------------------------- planning a step
 
-    def schedule(self) -> SchedulerOutput:
+    def schedule(self) -> PlannedStep:
         """Give every eligible request its share of the next step. Mutates requests and block ownership."""
         first = self._make_way()
-        num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self._free_rows))
+        num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self.table.free_rows))
         budget = self._make_budget(num_seated)
         if first is not None:
             budget.first_tenant = first.tenant
@@ -73,7 +78,7 @@ class Scheduler(RequestLifecycle):
             while (block_ids := self.kv_cache.allocate_slots(request, count)) is None:
                 budget.is_short = True
                 victim = self.running[-1]
-                self._preempt(victim)
+                self.table.preempt(victim)
                 if victim is request:
                     return
             self._commit(request, start, count, budget)
@@ -82,7 +87,7 @@ class Scheduler(RequestLifecycle):
     def _schedule_waiting(self, budget: StepBudget, first: Request | None) -> None:
         passed_over: list[Request] = []
         while (
-            self._free_rows
+            self.table.free_rows
             and not budget.stopped
             and (queue := self._select_waiting_queue_for_scheduling()) is not None
         ):
@@ -137,14 +142,7 @@ class Scheduler(RequestLifecycle):
         self, request: Request, hit: CacheHit, count: int, block_ids: BlockIds, budget: StepBudget
     ) -> None:
         """A waiting request, whose blocks are secured, takes a row and runs."""
-        request.row = self._free_rows.pop()
-        request.status = RequestStatus.RUNNING
-        request.num_computed_tokens = hit.num_tokens
-        if request.num_cached_tokens < 0:  # what a preemption recomputes is no news to whoever asked
-            request.num_cached_tokens = hit.num_tokens
-        insort(self.running, request)
-        self.policy.begin(request)
-        self.observer.request_admitted(request, hit.num_tokens)
+        self.table.admit(request, hit.num_tokens)
         self._commit(request, hit.num_tokens, count, budget)
         budget.take_new(request, hit.num_tokens, count, block_ids)
 
@@ -154,10 +152,10 @@ class Scheduler(RequestLifecycle):
         Returns the one that can run now and for which others are to leave room in the step, if there is one.
         """
         queue = self._select_waiting_queue_for_scheduling()
-        if queue is None or self.pause_state is PauseState.PAUSED_ALL:
+        if queue is None or self.table.pause_state is PauseState.PAUSED_ALL:
             return None
         request = queue.peek_request()
-        victims = list(takewhile(partial(self.policy.displaces, request), reversed(self.running)))
+        victims = list(takewhile(partial(self.table.policy.displaces, request), reversed(self.running)))
         if not victims or request.num_in_flight_tokens:
             return None
         self.kv_cache.give_back_skipped_blocks()
@@ -166,38 +164,37 @@ class Scheduler(RequestLifecycle):
             return None
         if not self._can_admit(request, hit, self.kv_cache.num_blocks_returned(victims)):
             return None  # it would not do if all of them went
-        while victims and not (self._free_rows and self._can_admit(request, hit)):
-            self._preempt(victims.pop(0))
+        while victims and not (self.table.free_rows and self._can_admit(request, hit)):
+            self.table.preempt(victims.pop(0))
         return request
 
     def _make_budget(self, num_seated: int) -> StepBudget:
         budget = StepBudget(self.config.max_num_batched_tokens, self._num_steps, self.running, num_seated)
-        budget.stopped = self.pause_state is PauseState.PAUSED_ALL
+        budget.stopped = self.table.pause_state is PauseState.PAUSED_ALL
         return budget
 
-    def _make_output(self, budget: StepBudget) -> SchedulerOutput:
+    def _make_output(self, budget: StepBudget) -> PlannedStep:
         output = SchedulerOutput(
-            step=self._num_steps,
             scheduled_new_reqs=budget.new_reqs,
             scheduled_cached_reqs=budget.cached_reqs,
             num_scheduled_tokens=budget.num_scheduled_tokens,
             total_num_scheduled_tokens=self.config.max_num_batched_tokens - budget.num_tokens,
-            finished_req_ids=self.finished_req_ids,
-            preempted_req_ids=self.preempted_req_ids,
+            finished_req_ids=self.table.finished_req_ids,
+            preempted_req_ids=self.table.preempted_req_ids,
             num_common_prefix_blocks=self._num_common_prefix_blocks(),
             scheduled_spec_decode_tokens=budget.drafts,
             feature_data=budget.feature_data,
             kv_cache_block_copies=self.kv_cache.take_block_copies(),
             new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
         )
-        self.kv_cache.start_step(self._num_steps)
-        self.finished_req_ids, self.preempted_req_ids = set(), set()
+        step = PlannedStep(output, budget.scheduled, self._num_steps)
+        self.kv_cache.start_step(step.number)
+        self.table.finished_req_ids, self.table.preempted_req_ids = set(), set()
         for share in budget.scheduled:
             share.put_in_flight()
-        self._in_flight[self._num_steps] = budget.scheduled
         self._num_steps += 1
-        self.observer.step_planned(output)
-        return output
+        self.table.observer.step_planned(output)
+        return step
 
     def _num_common_prefix_blocks(self) -> list[int]:
         if not self.running or not self.config.enable_cascade_attention:
@@ -206,31 +203,31 @@ class Scheduler(RequestLifecycle):
 
     # ------------------------------------------------------------------------------------- taking results in
 
-    def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> EngineCoreOutputs:
-        """Take in the results of `output`, the oldest step in flight: new tokens, and requests that end."""
+    def update_from_output(self, step: PlannedStep, result: ModelRunnerOutput) -> EngineCoreOutputs:
+        """Take in the results of `step`, the oldest step in flight: new tokens, and requests that end."""
         any_stopped = False
         sampled = result.sampled_token_ids
-        self._begin_again(
-            self.kv_cache.finish_step(output.step, lambda req_id: INVALID_TOKEN_ID in sampled.get(req_id, ()))
+        self._restart(
+            self.kv_cache.finish_step(step.number, lambda req_id: INVALID_TOKEN_ID in sampled.get(req_id, ()))
         )
-        for share in self._in_flight[output.step]:
+        for share in step.shares:
             if share.is_void:
                 continue  # it ended while the step ran
             request = share.request
-            news = take_in(share, result)
+            output = take_in(share, result)
             if request.row >= 0 and request.status is not RequestStatus.FINISHED_ERROR:  # KV as bad as logits
                 self.kv_cache.cache_blocks(request, request.num_good_tokens)
-            if news is None:
+            if output is None:
                 continue
-            self._news.append(news)
+            self.table.outputs.append(output)
             self._take_drafts(request, result)
             if request.status.is_finished:
-                self._handle_stopped_request(request)
+                self.table.handle_stopped_request(request)
                 any_stopped = True
-        del self._in_flight[output.step]
+        step.shares.clear()
         if any_stopped:
-            self._drop_stopped_from_running()
-        return self.take_news(output)
+            self.table.drop_stopped_from_running()
+        return self.take_outputs(step)
 
     def _take_drafts(self, request: Request, result: ModelRunnerOutput) -> None:
         """Keep the guesses of what follows the request's last token, unless a step that goes on from it is in
@@ -240,72 +237,117 @@ class Scheduler(RequestLifecycle):
         if drafts and not request.num_in_flight_tokens and not self.kv_cache.coordinator.holds_states:
             request.spec_token_ids = drafts
 
-    def fail_step(self, output: SchedulerOutput, reason: str) -> None:
-        """A step could not be run, or not be taken in: those of its requests that have not ended end with an
-        error. Others go on.
+    def fail_step(self, step: PlannedStep, reason: str) -> None:
+        """End the requests of a step that could not be run, or not be taken in, with an error. Those that
+        ended before stay as they are, and other requests go on.
         """
-        planned = self._in_flight.pop(output.step, [])  # nothing, where all of it had been taken in
-        ids = [share.request.request_id for share in planned if not share.is_void]
+        ids = [share.request.request_id for share in step.shares if not share.is_void]
         readers = self.kv_cache.fail_steps()
-        self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
-        self._begin_again(request_id for request_id in readers if request_id in self.requests)
+        self.table.outputs += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
+        self._restart(request_id for request_id in readers if request_id in self.requests)
 
     def fail_all(self, reason: str) -> None:
-        """A step could not be planned, so that nobody's state can be trusted: every request ends with an
-        error. Idle sessions are in no plan, and go on.
+        """End every request with an error: a step could not be planned, so that no request's state can be
+        trusted. Idle sessions are in no plan, and go on.
         """
         self.kv_cache.fail_steps()
-        ids = [request_id for request_id in self.requests if request_id not in self.idle]
-        self._news += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
+        ids = list(self.requests)
+        self.table.outputs += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
 
-    def _begin_again(self, request_ids: Iterable[str]) -> None:
-        """What these running requests found in the prefix cache turned out never to have been written: they
-        give up what they computed from it, and steps in flight mean nothing to them.
-        """
+    def _restart(self, request_ids: Iterable[str]) -> None:
+        """Let running requests begin again: what they found in the prefix cache was never written."""
         requests = [self.requests[request_id] for request_id in request_ids]
         for request in sorted(requests, reverse=True):  # so that they wait in their order
             self.running.remove(request)
             self.running.append(request)
-            self._preempt(request)
-            request.void_shares()
+            self.table.preempt(request)
+            request.restart()
 
-    def take_news(self, output: SchedulerOutput | None) -> EngineCoreOutputs:
-        """What has not been told yet, after the step `output` (None: it could not be planned)."""
-        outputs = EngineCoreOutputs(self._news)
-        self.observer.step_done(output, outputs)
-        self._news = []  # last: what an interrupt keeps from being told now is told after the next step
+    def fail_overdue(self, request_id: str, deadline_s: float) -> None:
+        """End a request that has missed its deadline with an error. It may have ended already."""
+        reason = f"the deadline of {deadline_s:g} s has passed"
+        self.table.outputs += self.finish_requests([request_id], RequestStatus.FINISHED_ERROR, reason)
+
+    def take_outputs(self, step: PlannedStep | None) -> EngineCoreOutputs:
+        """The outputs that have not been taken yet, after `step` (None: no step was run)."""
+        outputs = EngineCoreOutputs(self.table.outputs)
+        self.table.observer.step_done(None if step is None else step.output, outputs)
+        self.table.outputs = []  # last: after an interrupt before this they go with the next step
         return outputs
 
-    def check(self) -> None:
-        """Verify every invariant between requests, queues, rows and blocks. Raises AssertionError."""
-        self.kv_cache.check()
-        waiting = [*self.waiting, *self.skipped_waiting, *self.held]
-        idle = list(self.idle.values())
-        assert sorted([*self.running, *waiting, *idle]) == sorted(self.requests.values()), (
-            "a request is lost or doubled"
-        )
-        assert self.running == sorted(self.running), "running is out of order"
-        rows = [request.row for request in self.running]
-        assert sorted(rows + self._free_rows) == list(range(self.config.max_num_seqs)), (
-            "rows are lost or doubled"
-        )
-        assert all(request.status is RequestStatus.RUNNING for request in self.running)
-        assert all(request.status is RequestStatus.WAITING_FOR_STREAMING_REQ for request in idle)
-        assert all(request.row < 0 and request.num_computed_tokens == 0 for request in waiting + idle)
-        owners = self.kv_cache.get_owners()
-        assert owners == {request.request_id for request in self.running}, (
-            "the requests with blocks are not those that run"
-        )
-        self._check_in_flight()
+    # ------------------------------------------------------------------------------------------- the requests
 
-    def _check_in_flight(self) -> None:
+    @property
+    def requests(self) -> dict[str, Request]:
+        """Every request that has not ended, by its id. Turns to come are in their session."""
+        return self.table.requests
+
+    @property
+    def running(self) -> list[Request]:
+        """Requests that hold a row and blocks, the most urgent first."""
+        return self.table.running
+
+    @property
+    def waiting(self) -> RequestQueue:
+        """Requests that are to run and hold nothing."""
+        return self.table.waiting
+
+    @property
+    def skipped_waiting(self) -> RequestQueue:
+        """Waiting requests that a constraint has passed over. They are looked at again in the next step."""
+        return self.table.skipped_waiting
+
+    @property
+    def num_running(self) -> int:
+        """How many requests hold a row and blocks."""
+        return len(self.table.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many requests are to run and hold nothing."""
+        return len(self.waiting) + len(self.skipped_waiting) + len(self.table.paused)
+
+    @property
+    def usage(self) -> float:
+        """Share of the KV cache's blocks that requests hold, 0 to 1."""
+        return self.kv_cache.usage
+
+    def add_request(self, request: EngineCoreRequest) -> bool:
+        """Queue a request. Returns whether it was accepted (`RequestTable.add_request`)."""
+        return self.table.add_request(request)
+
+    def reject(self, request: EngineCoreRequest, rejection: Rejection) -> None:
+        """Report that `request` cannot run."""
+        self.table.reject(request, rejection)
+
+    def finish_requests(
+        self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
+    ) -> list[EngineCoreOutput]:
+        """End requests from outside (`RequestTable.finish_requests`)."""
+        return self.table.finish_requests(request_ids, status, reason)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether a request runs or waits, or an output was not taken yet. (Idle sessions do neither.)"""
+        return bool(self.table.requests or self.table.outputs)
+
+    def has_requests(self) -> bool:
+        """Whether a step is to be planned, if only to tell the workers which requests have finished."""
+        return bool(self.table.requests or self.table.finished_req_ids)
+
+    def check(self, planned: Iterable[PlannedStep] = ()) -> None:
+        """Verify every invariant between requests, rows, blocks and the `planned` steps, which are in flight.
+        Raises AssertionError.
+        """
+        self.kv_cache.check()
+        self.table.check(self.config.max_num_seqs)
+        steps = list(planned)
         in_flight: Counter[str] = Counter()
-        for share in chain.from_iterable(self._in_flight.values()):
+        for share in chain.from_iterable(step.shares for step in steps):
             if not share.is_void:
                 in_flight[share.request.request_id] += share.num_tokens
         for request in self.requests.values():
             assert request.num_in_flight_tokens == in_flight[request.request_id]
-            assert request.num_output_placeholders <= len(self._in_flight)
+            assert request.num_output_placeholders <= len(steps)
 
 
 def _check_chunking(config: SchedulerConfig, max_model_len: int) -> None:

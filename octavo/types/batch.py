@@ -23,6 +23,13 @@ class CommonAttentionMetadata(msgspec.Struct, frozen=True, eq=False):
     num_common_prefix_blocks: int  # leading blocks that all requests of the step share
 
 
+class RowsInput(msgspec.Struct, frozen=True, eq=False):
+    """Rows of numbers for k of the step's tokens. `Ops.replace_rows` puts them into a tensor."""
+
+    indices: np.ndarray  # [k] int64, rising: tokens of the step
+    values: np.ndarray  # [k, width] float32
+
+
 class Batch(msgspec.Struct, frozen=True, eq=False):
     """One step, laid out for the model: the tokens of all its requests one after the other.
 
@@ -44,6 +51,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     logits_positions: np.ndarray  # [L] int64: the position of the token that each row of logits samples
     draft_token_ids: dict[int, list[int]]  # index among the n requests → the drafts it verifies
     attention: tuple[CommonAttentionMetadata, ...]  # [G]
+    inputs: dict[str, RowsInput] = {}  # by the name that the model's `replace_rows` gives; mostly none
 
     @property
     def num_tokens(self) -> int:

@@ -91,6 +91,26 @@ class CrossAttentionSpec(AttentionSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class LatentAttentionSpec(KVCacheSpec):
+    """A layer that attends to its whole context and keeps one vector of each token, from which the keys and
+    values of all heads are computed: `latent_size` features, and `rope_size` rotated ones.
+    """
+
+    latent_size: int
+    rope_size: int
+    token_bytes: int  # bytes of one token's vector, whatever else it needs included
+
+    @property
+    def page_bytes(self) -> int:
+        """The vectors of `block_size` tokens."""
+        return self.block_size * self.token_bytes
+
+    def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
+        """Every block to the end."""
+        return -(-num_tokens // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrentStateSpec(KVCacheSpec):
     """A layer that sums up all tokens before it in a state of fixed size.
 
@@ -101,7 +121,6 @@ class RecurrentStateSpec(KVCacheSpec):
 
     @property
     def page_bytes(self) -> int:
-        """One state."""
         return self.state_bytes
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:

@@ -118,51 +118,41 @@ class Observers(Observer):
         self._observers.append(observer)
 
     def request_queued(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.request_queued(request)
 
     def request_admitted(self, request: ObservedRequest, num_cached_tokens: int) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.request_admitted(request, num_cached_tokens)
 
     def request_preempted(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.request_preempted(request)
 
     def request_finished(self, request: ObservedRequest) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.request_finished(request)
 
     def step_planned(self, output: SchedulerOutput) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.step_planned(output)
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.step_done(output, outputs)
 
     def block_stored(self, stored: StoredBlock) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.block_stored(stored)
 
     def block_removed(self, block_hash: bytes, group_id: int) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.block_removed(block_hash, group_id)
 
     def all_blocks_cleared(self) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.all_blocks_cleared()
 
     def close(self) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.close()

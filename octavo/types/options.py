@@ -1,4 +1,4 @@
-"""`RequestOptions`: what a request may ask about how it is scheduled, and with whom it shares."""
+"""`RequestOptions`: how a request is scheduled, and which requests share cached prefixes with it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from typing import Annotated
 
 from octavo.errors import RequestError
 from octavo.types.requests import DEFAULT_TENANT
-from octavo.types.rules import CheckedStruct, checked, flag, number, text, whole
+from octavo.types.rules import CheckedStruct, checked, number, text, whole
 
 
 class RequestOptions(CheckedStruct, frozen=True, kw_only=True):
-    """Everything about a request but its prompt and its sampling. Raises RequestError, naming the field."""
+    """Settings of a request besides its prompt and its sampling. Raises RequestError, naming the field."""
 
     priority: Annotated[
         int, checked(whole(-(2**31)), "lower is more urgent; only under the priority policy")
     ] = 0
-    tenant: Annotated[
-        str | None, checked(text(), "on whose account it runs; counts under the fair policy")
-    ] = None
+    tenant: Annotated[str | None, checked(text(), "the account it runs on; only under the fair policy")] = (
+        None
+    )
     deadline_s: Annotated[
         float | None, checked(number(0, above=True), "seconds until which it must be finished")
     ] = None
     cache_salt: Annotated[
         str | None, checked(text(), "only requests with the same salt share cached prefixes")
     ] = None
-    resumable: Annotated[bool, checked(flag, "a session, which can go on with another turn")] = False
 
     def check_against(self, scheduling_policy: str) -> None:
-        """Raise RequestError for what an engine with this policy does not have."""
+        """Raise RequestError for an option that an engine with this policy does not have."""
         if self.priority and scheduling_policy != "priority":
             raise RequestError(
                 f"priority is {self.priority}; under the {scheduling_policy} policy it must be 0 "
@@ -37,5 +36,5 @@ class RequestOptions(CheckedStruct, frozen=True, kw_only=True):
 
     @property
     def tenant_name(self) -> str:
-        """The tenant, where one was named or not."""
+        """The tenant, or the default tenant where none was named."""
         return self.tenant or DEFAULT_TENANT

@@ -1,4 +1,4 @@
-"""What the core reports to the front end, and what the front end hands to the user."""
+"""The outputs of the core, which go to the front end, and those of the front end, which go to the user."""
 
 from __future__ import annotations
 
@@ -26,8 +26,15 @@ class FinishReason(enum.Enum):
         return self.value
 
 
+class Rejection(msgspec.Struct, frozen=True):
+    """Why a request cannot run. The front end raises it as a RequestError."""
+
+    message: str
+    param: str | None = None  # the field that is wrong, where there is one
+
+
 class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """News of one request from one step."""
+    """What is new about one request after a step, or that it was rejected."""
 
     request_id: str
     new_token_ids: list[int]
@@ -36,13 +43,14 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     new_logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     results: dict[str, Any] = {}  # by feature: what its worker half found, plain data
+    rejection: Rejection | None = None  # only with FinishReason.ERROR: the request never ran
 
 
 class PrefixCacheStats(msgspec.Struct, frozen=True):
-    """What the prefix cache was asked for and had, since the start.
+    """Counts of prompt tokens that were looked up in the prefix cache, and found, since the start.
 
-    A request counts once, when it is admitted first (a session once a turn). What it looks up again after a
-    preemption is apart: its own blocks are found then, which says nothing of the cache's use.
+    A request counts once, when it is first admitted. Its look-ups after a preemption are counted apart: they
+    find its own blocks, which says nothing about the use of the cache.
     """
 
     requests: int = 0
@@ -54,9 +62,9 @@ class PrefixCacheStats(msgspec.Struct, frozen=True):
 
 
 class SchedulerStats(msgspec.Struct, frozen=True):
-    """The scheduler's state after a step, and what has been counted since the start.
+    """The scheduler's state after a step, and its counts since the start.
 
-    Counts only grow, so a reader may miss some of these and loses nothing: a rate is a difference of two.
+    Counts only grow. A rate is the difference of two counts, so a reader may miss some of these structs.
     """
 
     num_running_reqs: int
@@ -66,17 +74,17 @@ class SchedulerStats(msgspec.Struct, frozen=True):
     num_computed_prompt_tokens: int = 0  # without those from the prefix cache, and without recomputation
     num_generation_tokens: int = 0
     num_preemptions: int = 0
-    # As the core sees it: an answer that a stop string ends is an abort here.
+    # Requests that have ended (each turn of a session counts). A stop string counts as STOP.
     num_finished_reqs: Mapping[FinishReason, int] = {}
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens taken in, computed or from the prefix cache."""
+        """Prompt tokens that were computed or found in the prefix cache."""
         return self.num_computed_prompt_tokens + self.prefix_cache.hits
 
 
 class EngineCoreEventType(enum.IntEnum):
-    """What happened to a request."""
+    """The kinds of events in the life of a request."""
 
     QUEUED = 1
     SCHEDULED = 2
@@ -84,14 +92,14 @@ class EngineCoreEventType(enum.IntEnum):
 
 
 class EngineCoreEvent(msgspec.Struct, frozen=True):
-    """Something that happened to a request, and when."""
+    """An event in the life of a request, and its time."""
 
     type: EngineCoreEventType
     timestamp: float  # seconds, monotonic: the same clock for every process of a machine
 
 
 class EngineCoreOutputs(msgspec.Struct):
-    """News from one step. What observers have to add is left to them: all but `outputs` may be missing."""
+    """All outputs of one step. Observers fill the other fields; without them these stay empty."""
 
     outputs: list[EngineCoreOutput]
     scheduler_stats: SchedulerStats | None = None
@@ -100,7 +108,7 @@ class EngineCoreOutputs(msgspec.Struct):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a front end must know of its engine to check requests."""
+    """What a front end must know about its engine to check requests."""
 
     model_name: str
     vocab_size: int  # ids a prompt may hold: 0 to vocab_size - 1
@@ -140,10 +148,10 @@ class CompletionOutput:
 
 
 class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every output, and a dataclass is slower
-    """When things happened to a request, in seconds since the epoch; None = not yet.
+    """The times of events in the life of a request, in seconds since the epoch; None = not yet.
 
-    Differences are exact: all but the arrival are read from a clock that is never set. Of a request with
-    several answers these are the first of the firsts and the last of the lasts.
+    All times but the arrival come from a monotonic clock, so their differences are exact. For a request with
+    several answers, each first time is that of the earliest answer, and each last time that of the latest.
     """
 
     arrival_time: float
@@ -162,7 +170,7 @@ class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every outp
 
     @property
     def queue_time(self) -> float | None:
-        """Seconds it waited before it first ran."""
+        """Seconds that the request waited before it first ran."""
         return _seconds_between(self.queued_time, self.scheduled_time)
 
     @property

@@ -137,21 +137,35 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
     n: Annotated[int, checked(whole(1, MAX_ANSWERS), "answers to generate")] = 1
     seed: Annotated[
         int | None,
-        checked(whole(-(2**63), 2**64 - 1, {-1: None}), "makes sampling repeatable; -1 = a random one"),
+        checked(
+            whole(-(2**63), 2**64 - 1, {-1: None}), "the same seed gives the same answer; -1 = a random seed"
+        ),
     ] = None
 
     # The distribution that tokens are drawn from.
     temperature: Annotated[
-        float, checked(number(0, 2), "0 = the most likely token; higher = more random")
+        float,
+        checked(
+            number(0, 2),
+            "0 = always the most likely token; 1 = as the model says; higher = more random",
+        ),
     ] = 1.0
     top_p: Annotated[
-        float, checked(number(0, 1, above=True), "share of probability to draw from, likeliest tokens first")
+        float,
+        checked(
+            number(0, 1, above=True),
+            "sample from the likeliest tokens that together have this probability; 1 = all",
+        ),
     ] = 1.0
     top_k: Annotated[
-        int, checked(whole(0, special={-1: 0}), "draw from this many likeliest tokens; 0 = all")
+        int, checked(whole(0, special={-1: 0}), "sample from this many of the most likely tokens; 0 = all")
     ] = 0
     min_p: Annotated[
-        float, checked(number(0, 1), "least probability, as a share of the likeliest token's")
+        float,
+        checked(
+            number(0, 1),
+            "leave out tokens less likely than this share of the most likely one",
+        ),
     ] = 0.0
     presence_penalty: Annotated[
         float, checked(number(-2, 2), "taken off the logits of tokens used before")
@@ -181,12 +195,17 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
 
     # When it ends.
     max_tokens: Annotated[
-        int | None, checked(whole(1), "most tokens to generate; none = the rest of the context")
+        int | None, checked(whole(1), "most tokens to generate; none = as many as the context has room for")
     ] = 16
     min_tokens: Annotated[int, checked(whole(), "tokens to generate before the text may end")] = 0
-    stop: Annotated[Sequence[str], checked(texts(most=MAX_STOP_STRINGS), "texts that end generation")] = ()
-    stop_token_ids: Annotated[Sequence[int], checked(_token_ids, "token ids that end generation")] = ()
-    ignore_eos: Annotated[bool, checked(flag, "generate past the model's end-of-text tokens")] = False
+    stop: Annotated[
+        Sequence[str],
+        checked(texts(most=MAX_STOP_STRINGS), "a text that ends the answer when it is generated"),
+    ] = ()
+    stop_token_ids: Annotated[
+        Sequence[int], checked(_token_ids, "a token that ends the answer when it is generated")
+    ] = ()
+    ignore_eos: Annotated[bool, checked(flag, "do not end at the model's end-of-text token")] = False
     repetition_detection: Annotated[
         RepetitionDetectionParams | None,
         checked(struct(RepetitionDetectionParams), "end a text that repeats itself"),
@@ -206,11 +225,15 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         ),
     ] = None
     detokenize: Annotated[bool, checked(flag, "turn tokens into text")] = True
-    skip_special_tokens: Annotated[bool, checked(flag, "leave control tokens out of the text")] = True
+    skip_special_tokens: Annotated[bool, checked(flag, "leave control tokens out of the answer's text")] = (
+        True
+    )
     spaces_between_special_tokens: Annotated[
         bool, checked(flag, "for compatibility: tokens are joined as they are spelled")
     ] = True
-    include_stop_str_in_output: Annotated[bool, checked(flag, "keep the stop text at the end")] = False
+    include_stop_str_in_output: Annotated[
+        bool, checked(flag, "keep the text that ended the answer at its end")
+    ] = False
     output_kind: Annotated[
         RequestOutputKind,
         checked(one_of(RequestOutputKind), "whether outputs hold the whole text or what is new"),
@@ -220,7 +243,10 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
     # The prompt, and the rest.
     truncate_prompt_tokens: Annotated[
         int | None,
-        checked(whole(1, special={-1: -1}), "keep only this many last prompt tokens; -1 = what fits"),
+        checked(
+            whole(1, special={-1: -1}),
+            "keep only this many tokens at the end of the prompt; -1 = as many as fit",
+        ),
     ] = None
     skip_reading_prefix_cache: Annotated[
         bool | None, checked(flag, "compute the whole prompt; none = only where prompt_logprobs need it")

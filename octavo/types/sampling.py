@@ -32,15 +32,20 @@ class LogitBias(msgspec.Struct, frozen=True, eq=False):
 
 
 class Penalties(msgspec.Struct, frozen=True, eq=False):
-    """How much less likely each row makes the tokens it has seen."""
+    """How much less likely each of L rows of logits makes the tokens that its request has seen.
 
+    What a request has seen is kept in one row of tables that outlive the step: R rows, each with at most C
+    distinct tokens, and V' token ids. The sampler only reads them.
+    """
+
+    # [L] float32, > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
     repetition: np.ndarray
-    frequency: np.ndarray
-    presence: np.ndarray
-    rows: np.ndarray
-    seen: np.ndarray
-    num_seen: np.ndarray
-    counts: np.ndarray
+    frequency: np.ndarray  # [L] float32: subtracted from a logit for each time the token is in the output
+    presence: np.ndarray  # [L] float32: subtracted once from the logits of tokens in the output
+    rows: np.ndarray  # [L] int64: the tables' row of each row of logits
+    seen: np.ndarray  # [R, C] int32: distinct tokens of prompt and output, in any order
+    num_seen: np.ndarray  # [R] int64: how many entries of `seen` are set
+    counts: np.ndarray  # [R, V'] int32: for a seen token 1 + how often it is in the output; for others 0
 
 
 class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):

@@ -51,7 +51,6 @@ class CachedRequestData(msgspec.Struct, frozen=True):
 class SchedulerOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One step, as planned by `Scheduler.schedule`, in the order of `num_scheduled_tokens`."""
 
-    step: int = 0  # its number
     scheduled_new_reqs: list[NewRequestData]
     scheduled_cached_reqs: CachedRequestData
     num_scheduled_tokens: dict[str, int]

@@ -12,11 +12,16 @@ quants, `qh` their high bits, `scales` the small integers that scale `d` for eac
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.errors import UnsupportedError, WeightError
 from octavo.weights.formats import Format
+
+Floats = NDArray[np.float32]
+Number = TypeVar("Number", bound=np.number)
 
 # Keeps the temporaries of a chunk (a few float32 copies of it) within the second-level cache.
 _CHUNK_ELEMENTS = 1 << 16
@@ -25,7 +30,7 @@ _CHUNK_ELEMENTS = 1 << 16
 _IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 
 
-def dequantize(format: Format, data: np.ndarray) -> np.ndarray:
+def dequantize(format: Format, data: np.ndarray) -> Floats:
     """The values of `data`, uint8 `[rows, row_bytes]` in `format`, as a new float32 array `[rows, cols]`.
 
     Raises UnsupportedError when the format is not one of SUPPORTED_FORMATS, WeightError when `data` is not
@@ -49,7 +54,7 @@ def dequantize(format: Format, data: np.ndarray) -> np.ndarray:
     return values.reshape(len(data), data.shape[1] // format.block_bytes * format.block_size)
 
 
-def _unpack(packed: np.ndarray, width: int, bits: int) -> np.ndarray:
+def _unpack(packed: NDArray[np.uint8], width: int, bits: int) -> NDArray[np.uint8]:
     """The `bits`-wide unsigned fields of `packed`, uint8 `[n, bytes]`, as uint8 `[n, bytes * 8 / bits]`.
 
     Bytes come in groups of `width`. A group yields the lowest field of each of its bytes, then the next
@@ -60,80 +65,81 @@ def _unpack(packed: np.ndarray, width: int, bits: int) -> np.ndarray:
     num_blocks, num_bytes = packed.shape
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     groups = packed.reshape(num_blocks, num_bytes // width, 1, width)
-    return (groups >> shifts & (1 << bits) - 1).reshape(num_blocks, num_bytes * 8 // bits)
+    return (groups >> shifts & np.uint8((1 << bits) - 1)).reshape(num_blocks, num_bytes * 8 // bits)
 
 
-def _signed(unsigned: np.ndarray, zero: int) -> np.ndarray:
+def _signed(unsigned: np.ndarray, zero: int) -> NDArray[np.int8]:
     """Unsigned quants as int8, counted from `zero`."""
     return unsigned.astype(np.int8) - np.int8(zero)
 
 
-def _column(scale: np.ndarray) -> np.ndarray:
+def _column(scale: np.ndarray) -> Floats:
     """One float16 per block, `[n]`, as a float32 column `[n, 1]`."""
     return scale.astype(np.float32)[:, None]
 
 
-def _sub_blocks(quants: np.ndarray, num_sub_blocks: int) -> np.ndarray:
+def _sub_blocks(quants: NDArray[Number], num_sub_blocks: int) -> NDArray[Number]:
     """Quants `[n, elements]` as `[n, sub-blocks, elements of each]`."""
     return quants.reshape(len(quants), num_sub_blocks, -1)
 
 
-def _plain(blocks: np.ndarray) -> np.ndarray:
+def _plain(blocks: np.ndarray) -> Floats:
     return blocks.astype(np.float32)
 
 
-def _bf16(blocks: np.ndarray) -> np.ndarray:
+def _bf16(blocks: np.ndarray) -> Floats:
     return (blocks.astype(np.uint32) << 16).view(np.float32)
 
 
 # Blocks of 32 elements with one scale.
 
 
-def _q4_0(b: np.ndarray) -> np.ndarray:
+def _q4_0(b: np.ndarray) -> Floats:
     return _column(b["d"]) * _signed(_unpack(b["qs"], 16, 4), 8)
 
 
-def _q4_1(b: np.ndarray) -> np.ndarray:
+def _q4_1(b: np.ndarray) -> Floats:
     return _column(b["d"]) * _unpack(b["qs"], 16, 4) + _column(b["m"])
 
 
-def _q5_quants(b: np.ndarray) -> np.ndarray:
-    return _unpack(b["qs"], 16, 4) | _unpack(b["qh"], 1, 1) << 4
+def _q5_quants(b: np.ndarray) -> NDArray[np.uint8]:
+    return _unpack(b["qs"], 16, 4) | _unpack(b["qh"], 1, 1) << np.uint8(4)
 
 
-def _q5_0(b: np.ndarray) -> np.ndarray:
+def _q5_0(b: np.ndarray) -> Floats:
     return _column(b["d"]) * _signed(_q5_quants(b), 16)
 
 
-def _q5_1(b: np.ndarray) -> np.ndarray:
+def _q5_1(b: np.ndarray) -> Floats:
     return _column(b["d"]) * _q5_quants(b) + _column(b["m"])
 
 
-def _q8_0(b: np.ndarray) -> np.ndarray:
-    return _column(b["d"]) * b["qs"]
+def _q8_0(b: np.ndarray) -> Floats:
+    quants: NDArray[np.int8] = b["qs"]
+    return _column(b["d"]) * quants
 
 
-def _iq4_nl(b: np.ndarray) -> np.ndarray:
+def _iq4_nl(b: np.ndarray) -> Floats:
     return _column(b["d"]) * _IQ4_VALUES[_unpack(b["qs"], 16, 4)]
 
 
 # Super-blocks of 256 elements: sub-blocks of 16 or 32, each with a small integer scale.
 
 
-def _q2_k(b: np.ndarray) -> np.ndarray:
-    scale = _column(b["d"]) * (b["scales"] & 15)
-    minimum = _column(b["dmin"]) * (b["scales"] >> 4)
+def _q2_k(b: np.ndarray) -> Floats:
+    scale: Floats = _column(b["d"]) * (b["scales"] & 15)
+    minimum: Floats = _column(b["dmin"]) * (b["scales"] >> 4)
     return scale[:, :, None] * _sub_blocks(_unpack(b["qs"], 32, 2), 16) - minimum[:, :, None]
 
 
-def _q3_k(b: np.ndarray) -> np.ndarray:
+def _q3_k(b: np.ndarray) -> Floats:
     low, high = b["scales"][:, :8], b["scales"][:, 8:]
     scale = _column(b["d"]) * _signed(_unpack(low, 8, 4) | _unpack(high, 4, 2) << 4, 32)
     quants = _signed(_unpack(b["qs"], 32, 2) | _unpack(b["qh"], 32, 1) << 2, 4)
     return scale[:, :, None] * _sub_blocks(quants, 16)
 
 
-def _scale_and_minimum(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _scale_and_minimum(b: np.ndarray) -> tuple[Floats, Floats]:
     """Scale and minimum of the eight sub-blocks of Q4_K and Q5_K, each float32 `[n, 8, 1]`.
 
     The 12 bytes hold eight 6-bit scales S and eight 6-bit minimums M. Sub-blocks 0 to 3 lie whole in the low
@@ -149,23 +155,23 @@ def _scale_and_minimum(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (_column(b["d"]) * scales)[:, :, None], (_column(b["dmin"]) * minimums)[:, :, None]
 
 
-def _q4_k(b: np.ndarray) -> np.ndarray:
+def _q4_k(b: np.ndarray) -> Floats:
     scale, minimum = _scale_and_minimum(b)
     return scale * _sub_blocks(_unpack(b["qs"], 32, 4), 8) - minimum
 
 
-def _q5_k(b: np.ndarray) -> np.ndarray:
+def _q5_k(b: np.ndarray) -> Floats:
     scale, minimum = _scale_and_minimum(b)
     return scale * _sub_blocks(_unpack(b["qs"], 32, 4) | _unpack(b["qh"], 32, 1) << 4, 8) - minimum
 
 
-def _q6_k(b: np.ndarray) -> np.ndarray:
-    scale = _column(b["d"]) * b["scales"]
+def _q6_k(b: np.ndarray) -> Floats:
+    scale: Floats = _column(b["d"]) * b["scales"]
     quants = _signed(_unpack(b["qs"], 64, 4) | _unpack(b["qh"], 32, 2) << 4, 32)
     return scale[:, :, None] * _sub_blocks(quants, 16)
 
 
-def _iq4_xs(b: np.ndarray) -> np.ndarray:
+def _iq4_xs(b: np.ndarray) -> Floats:
     scale = _column(b["d"]) * _signed(_unpack(b["scales_l"], 1, 4) | _unpack(b["scales_h"], 1, 2) << 4, 32)
     return scale[:, :, None] * _sub_blocks(_IQ4_VALUES[_unpack(b["qs"], 16, 4)], 8)
 

@@ -1,7 +1,7 @@
 """The tensor formats of model files: name, number and block layout of each.
 
 A format says how the elements of a row lie in bytes: in blocks of `block_size` elements that take
-`block_bytes` bytes. What the bits of a block mean is `dequantize.py`'s business. Sources: the `ggml_type`
+`block_bytes` bytes. `dequantize.py` defines what the bits of a block mean. Sources: the `ggml_type`
 enumeration and block structures of ggml (ggml.h, ggml-common.h), and the dtype names of the safetensors
 format.
 """
@@ -19,7 +19,8 @@ from octavo.errors import WeightError
 class Format:
     """How the elements of a tensor are stored.
 
-    `ggml_type` is the number a GGUF file uses, None for formats that only safetensors files have.
+    `ggml_type` is the number by which GGUF files name the format; None for formats that only safetensors
+    files have.
     """
 
     name: str

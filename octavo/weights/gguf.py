@@ -8,7 +8,7 @@ shard names are those of llama.cpp's gguf-split. Layout of a file, little-endian
     per tensor: name | number of dimensions u32 | dimensions u64 … | type u32 | offset u64
     padding to the alignment | data of the tensors, at their offsets from here
 
-ggml lists a tensor's dimensions fastest first; a `Weight` has them row-major, so they are turned round here.
+ggml lists a tensor's dimensions fastest first; a `Weight` has them row-major, so they are reversed here.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _TYPE_AND_OFFSET = struct.Struct("<IQ")
 
 _SHARD_NAME = re.compile(r"(?P<model>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
 
-# What every shard that carries one of these keys must have in common with the first.
+# A shard that has one of these keys must have the same value for it as the first shard.
 _MODEL_KEYS = ("split.count", "split.tensors.count", "general.architecture", "general.name")
 
 
 class GGUFFile(WeightTable):
     """A GGUF model: its `metadata` (of the first shard) and its tensors (of all shards).
 
-    Tensors are views of the mapped files. Everything a header claims is checked against the file's true size
-    on opening; no later access can leave the file.
+    Tensors are views of the mapped files. When a file is opened, every offset and size in its header is
+    checked against the size of the file. So no later access is out of bounds.
     """
 
     def __init__(self, path: Path, metadata: Metadata, weights: dict[str, Weight]) -> None:
@@ -54,7 +54,7 @@ class GGUFFile(WeightTable):
 
     @classmethod
     def open(cls, path: Path) -> GGUFFile:
-        """Open the file at `path`, and all its siblings when it is one shard of several.
+        """Open the file at `path`, and the other shards of its model if it is a shard.
 
         Raises WeightError, naming the file and the key or tensor, when a file is missing, truncated,
         inconsistent, or not a GGUF that can be read.
@@ -69,14 +69,14 @@ class GGUFFile(WeightTable):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One GGUF file, seen by itself."""
+    """One GGUF file, without the other shards of its model."""
 
     path: Path
     metadata: Metadata
     weights: dict[str, Weight]
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """The integer that `key` holds. Raises WeightError when it holds anything else."""
+        """The integer value of `key`. Raises WeightError for a value of another type."""
         value = self.metadata.get(key, default)
         if type(value) is not int:
             raise WeightError(f"{self.path}: metadata key {key!r} must hold an integer, not {value!r:.80}")
@@ -89,7 +89,7 @@ def _read_part(path: Path) -> _Part:
     _check_start(reader)
     num_tensors, num_keys = reader.unpack(_COUNTS, "the header")
     metadata = read_metadata(reader, num_keys)
-    # A name length, a dimension count, a type and an offset is the least there can be.
+    # A tensor takes at least a name length, a dimension count, a type and an offset.
     reader.require(num_tensors * 24, f"the list of {num_tensors} tensors")
     entries = [_read_tensor(reader, f"tensor {index + 1} of {num_tensors}") for index in range(num_tensors)]
     alignment = _alignment(file, metadata)
@@ -104,7 +104,7 @@ def _check_start(reader: HeaderReader) -> None:
     magic, version = reader.unpack(_START, "the header")
     if magic != MAGIC:
         raise reader.file.error(
-            f"this is no GGUF file: it begins with {magic!r}, not {MAGIC!r}; fetch it again"
+            f"this is not a GGUF file: it begins with {magic!r}, not {MAGIC!r}; fetch it again"
         )
     if version & 0xFFFF == 0:
         raise reader.file.error("is a big-endian GGUF file; only little-endian ones can be read: convert it")
@@ -139,26 +139,26 @@ def _read_tensor(reader: HeaderReader, what: str) -> TensorEntry:
 
 
 def _shard_paths(part: _Part) -> list[Path]:
-    """The files of the model that `part` is a shard of, in order; empty when it is a whole model."""
+    """The shards, in order, of the model of which `part` is a shard. Empty if `part` is the whole model."""
     count = max(1, part.integer("split.count", default=1))  # gguf-split leaves 0 in a file that it has merged
     name = _SHARD_NAME.fullmatch(part.path.name)
     number, named_count = (int(name["number"]), int(name["count"])) if name else (1, 1)
     if count != named_count or not 1 <= number <= count:
         raise WeightError(
             f"{part.path}: 'split.count' says {count} files, the name says file {number} of {named_count}; "
-            "shards must keep the names they were made with, <model>-00001-of-0000N.gguf"
+            "shards must keep their original names, <model>-00001-of-0000N.gguf"
         )
     if name is None or count == 1:
         return []
     paths = [part.path.with_name(f"{name['model']}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
     for path in paths:
         if not path.exists():
-            raise WeightError(f"{path}: this shard of {count} is missing; all of them must lie in one folder")
+            raise WeightError(f"{path}: this shard of {count} is missing; all shards must be in one folder")
     return paths
 
 
 def _join(shards: list[_Part]) -> dict[str, Weight]:
-    """The tensors of all shards. Raises WeightError, naming it, for a shard that does not fit the first."""
+    """The tensors of all shards. Raises WeightError, naming the shard, for one of another model."""
     first = shards[0]
     weights: dict[str, Weight] = {}
     for index, shard in enumerate(shards):

@@ -1,10 +1,11 @@
-"""The key-value section of a GGUF file, and the checked reader that the whole header goes through.
+"""The key-value section of a GGUF file, and the checked reader of its whole header.
 
 Source: the GGUF specification, versions 2 and 3 (docs/gguf.md in the ggml repository). A value is a type
 number (u32) and then a scalar, a string (u64 length, UTF-8 bytes), or an array (u32 element type, u64 count,
 elements, which may be arrays).
 
-Opening a file only walks over arrays and checks their bounds; a vocabulary is decoded when it is asked for.
+When a file is opened, arrays are skipped and only their bounds are checked. An array, such as a vocabulary,
+is decoded when it is first read.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from octavo.weights.mapped_file import MappedFile
 Value = bool | int | float | str | list["Value"]
 """What a metadata key holds."""
 
-# Metadata and tensor list together. A vocabulary of 262144 tokens takes 7 MB; this bound is what limits the
-# time and the memory that a hostile file can take, however large it is.
+# For metadata and tensor list together. A vocabulary of 262144 tokens takes 7 MB. This bound limits the time
+# and the memory that a hostile file of any size can take.
 MAX_HEADER_BYTES = 128 << 20
 
 # Deeper than any writer nests, shallow enough for plain recursion.
@@ -39,7 +40,7 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _ARRAY_START = struct.Struct("<IQ")  # element type, count
 
-# Fewest bytes that a value of each type takes. They bound a count before anything is done that many times.
+# The fewest bytes that a value of each type takes. A count is checked with them before it is used.
 _MIN_BYTES = {number: scalar.size for number, scalar in _SCALARS.items()} | {
     _STRING: _U64.size,
     _ARRAY: _ARRAY_START.size,
@@ -49,8 +50,8 @@ _MIN_BYTES = {number: scalar.size for number, scalar in _SCALARS.items()} | {
 class HeaderReader:
     """Reads a GGUF header from front to back; no read goes beyond the file or beyond MAX_HEADER_BYTES.
 
-    `position` is the byte of the file that is read next. Every method takes `what`, the name of the thing
-    that is read, for its error: WeightError when the bytes are not there.
+    `position` is the byte of the file that is read next. Every method takes `what`, the name of what is
+    read, for the WeightError that it raises when the file ends before.
     """
 
     def __init__(self, file: MappedFile, position: int = 0) -> None:
@@ -59,7 +60,7 @@ class HeaderReader:
         self._end = min(file.size, MAX_HEADER_BYTES)
 
     def require(self, num_bytes: int, what: str) -> None:
-        """Check that `num_bytes` more bytes are there."""
+        """Check that at least `num_bytes` more bytes follow."""
         if num_bytes > self._end - self.position:
             raise self._beyond_end(num_bytes, what)
 
@@ -77,11 +78,11 @@ class HeaderReader:
 
     def u32(self, what: str) -> int:
         """The next unsigned 32-bit integer."""
-        return self.unpack(_U32, what)[0]
+        return int(self.unpack(_U32, what)[0])
 
     def u64(self, what: str) -> int:
         """The next unsigned 64-bit integer."""
-        return self.unpack(_U64, what)[0]
+        return int(self.unpack(_U64, what)[0])
 
     def string(self, what: str) -> str:
         """The next string. Raises WeightError when it is not UTF-8."""
@@ -157,14 +158,14 @@ class Metadata(Mapping[str, Value]):
 
 @dataclass(frozen=True, slots=True)
 class _UnreadArray:
-    """An array whose bounds are checked; it starts at byte `position` of the file."""
+    """An array at byte `position` of the file. Its bounds have been checked."""
 
     position: int
 
 
 def read_metadata(reader: HeaderReader, num_keys: int) -> Metadata:
     """The next `num_keys` keys and values. Raises WeightError for a repeated key or a malformed value."""
-    # An empty key (u64), a type number (u32) and a one-byte value is the least there can be.
+    # An entry takes at least an empty key (u64), a type number (u32) and a value of one byte.
     reader.require(num_keys * 13, f"metadata of {num_keys} keys")
     values: dict[str, Value | _UnreadArray] = {}
     for index in range(num_keys):
@@ -183,7 +184,8 @@ def _read_value(reader: HeaderReader, what: str) -> Value | _UnreadArray:
         array = _UnreadArray(reader.position)
         _skip_array(reader, what)
         return array
-    return reader.unpack(_SCALARS[value_type], what)[0]
+    value: Value = reader.unpack(_SCALARS[value_type], what)[0]
+    return value
 
 
 def _skip_array(reader: HeaderReader, what: str, depth: int = 1) -> None:
@@ -204,11 +206,12 @@ def _read_array(reader: HeaderReader, what: str, depth: int = 1) -> list[Any]:
     if element_type == _ARRAY:
         return [_read_array(reader, what, depth + 1) for _ in range(count)]
     start, end = reader.take(count * _MIN_BYTES[element_type], what)
-    return np.frombuffer(reader.file.buffer[start:end], "<" + _SCALAR_CODES[element_type]).tolist()
+    values = np.frombuffer(reader.file.buffer[start:end], "<" + _SCALAR_CODES[element_type])
+    return list(values.tolist())
 
 
 def _array_start(reader: HeaderReader, what: str, depth: int) -> tuple[int, int]:
-    """Element type and count of the array that starts here. Checks that so many elements can follow."""
+    """The element type and the count of the array that starts here. Checks that the count is possible."""
     if depth > MAX_ARRAY_DEPTH:
         raise reader.file.error(f"{what} nests arrays more than {MAX_ARRAY_DEPTH} deep: the file is damaged")
     element_type, count = reader.unpack(_ARRAY_START, what)

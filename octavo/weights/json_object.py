@@ -1,4 +1,4 @@
-"""The small JSON files of a Hugging Face folder, read with one clear error for all that can be wrong."""
+"""The small JSON files of a Hugging Face folder. All that can be wrong with one is a WeightError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo.errors import WeightError
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in the file `path`. Raises WeightError, naming the file, when there is none."""
+    """The JSON object in the file `path`. Raises WeightError for a file that cannot be read or holds none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

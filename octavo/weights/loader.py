@@ -1,4 +1,4 @@
-"""Opening a model by its path, whatever kind of file it is in."""
+"""Opens a model by its path: a GGUF file or a folder of safetensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _ACCEPTED = f"give a GGUF file (any shard of a split one) or a folder with {SING
 def open_weights(path: Path) -> ModelFiles:
     """Map the model at `path`: a GGUF file, or a folder of safetensors.
 
-    Raises ModelNotFoundError when nothing is there, WeightError when it is something else or damaged.
+    Raises ModelNotFoundError for a path that does not exist, and WeightError for one that is something else
+    or damaged.
     """
     if not path.exists():
         raise ModelNotFoundError(f"{path}: there is no such file or folder; {_ACCEPTED}")
@@ -27,7 +28,8 @@ def open_weights(path: Path) -> ModelFiles:
             return SafetensorsFolder(path)
         found = ", ".join(sorted(file.name for file in path.glob("*.gguf"))) or "none"
         raise WeightError(f"{path}: the folder has no weights; {_ACCEPTED}; GGUF files in it: {found}")
-    # By content too: caches such as Ollama's store GGUF files under names without a suffix.
+    # GGUF files are known by their content, too: caches such as Ollama's store them under names without a
+    # suffix.
     if path.suffix == ".gguf" or MappedFile(path).buffer[: len(MAGIC)] == MAGIC:
         return GGUFFile.open(path)
-    raise WeightError(f"{path}: is no model file; {_ACCEPTED}")
+    raise WeightError(f"{path}: is not a model file; {_ACCEPTED}")

@@ -1,8 +1,8 @@
 """Memory-mapped files, and tensors cut out of them without a copy.
 
-Every place and size that a file claims for a tensor is checked here, once for all file types, before a byte
-of it is touched. What a header looks like is for the readers of each file type to know. A file that another
-process shortens while it is mapped is out of scope: the system then ends the process on the next access.
+Every offset and size that a file's header gives for a tensor is checked here, for all file types, before the
+tensor is read. Each file type has its own module for the header. Nothing here protects from another process
+that shortens a mapped file: the system then ends this process on its next access.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DAMAGED = "it is truncated or damaged: fetch it again"
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """What a header says about one tensor: its logical row-major `shape`, and where its data are.
+    """One tensor as a header describes it: its logical row-major `shape`, and the offset of its data.
 
     `offset` is in bytes from the start of the file's data section.
     """
@@ -38,7 +38,7 @@ class TensorEntry:
 
 
 class MappedFile:
-    """A whole file mapped read-only. `buffer` is the map; it lives as long as anything that views it."""
+    """A whole file, mapped read-only. `buffer` is the map. It is valid as long as a view of it exists."""
 
     def __init__(self, path: Path) -> None:
         """Map `path`. Raises WeightError when it is missing, unreadable, empty or not a regular file."""
@@ -59,11 +59,11 @@ class MappedFile:
         return len(self.buffer)
 
     def error(self, problem: str) -> WeightError:
-        """A WeightError about this file, to be raised by the caller."""
+        """A WeightError about this file, for the caller to raise."""
         return WeightError(f"{self.path}: {problem}")
 
     def truncated(self, what: str, num_bytes: int, start: int) -> WeightError:
-        """The error for `what`, whose `num_bytes` bytes from `start` on are not all there."""
+        """The error for `what`, whose `num_bytes` bytes from `start` on go beyond the end of the file."""
         return self.error(
             f"{what} needs {num_bytes} bytes at byte {start}, the file has {self.size}; {_DAMAGED}"
         )
@@ -101,7 +101,7 @@ class MappedFile:
         num_bytes = num_rows * row_bytes
         if num_bytes > self.size - start:
             raise self.truncated(f"tensor {entry.name!r} of shape {entry.shape}", num_bytes, start)
-        # Only a tensor of no elements gets here with more; numpy could not hold such a shape.
+        # Only a tensor without elements can have more; numpy could not represent such a shape.
         if max(num_rows, row_bytes) > self.size:
             raise self.error(
                 f"tensor {entry.name!r} has shape {entry.shape} in a file of {self.size}; {_DAMAGED}"
@@ -111,10 +111,10 @@ class MappedFile:
 
 
 def release_pages(data: np.ndarray) -> None:
-    """Take the pages of a mapped file that lie under `data` out of this process's memory, for now.
+    """Remove the pages of a mapped file that hold `data` from this process's memory.
 
-    They stay in the system's cache of files, and come back when `data` is read again. Does nothing where
-    `data` is not a view of a mapped file, or where the system cannot do it.
+    They stay in the system's cache of files, and are mapped again when `data` is read. Does nothing if
+    `data` is not a view of a mapped file, or if the system cannot do it.
     """
     owner: object = data
     while isinstance(owner, np.ndarray | memoryview):

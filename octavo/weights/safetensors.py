@@ -23,10 +23,10 @@ from octavo.weights.weight_table import WeightTable
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 
-# The format's own bound on its header; what a hostile header can cost stays within it.
+# The format's own bound on its header. It also bounds what a hostile header can cost.
 _MAX_JSON_BYTES = 100_000_000
 
-# A subset of the names in `formats.py`: those that both worlds use, and those that have no ggml type.
+# A subset of the names in `formats.py`: those that both file types use, and those without a ggml type.
 _DTYPES = (
     *("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0"),
     *("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"),

@@ -1,7 +1,7 @@
 """`Weight`: a tensor of a model file, as it lies in the file, that knows its own format.
 
-Nothing here knows a model or a backend. A weight is a value: loaders make it, models name it, backends
-consume it.
+Nothing here knows a model or a backend. A weight is a value: loaders make it, models refer to it, and
+backends read it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Weight:
         return dequantize(self.format, self.data).reshape(self.shape)
 
     def plus(self, offset: float) -> Weight:
-        """This weight with `offset` added to each value: float32, in memory of its own, so for vectors only.
+        """This weight with `offset` added to each value, as float32 in memory of its own. For vectors only.
 
         Raises UnsupportedError as `dequantize` does.
         """
@@ -49,7 +49,9 @@ class Weight:
 
 
 class WeightSource(Protocol):
-    """A model's tensors by the names in its files: a GGUF file (all its splits) or a safetensors folder."""
+    """The tensors of a model by their names in its files: a GGUF file with all its shards, or a safetensors
+    folder.
+    """
 
     def names(self) -> list[str]:
         """Every tensor's name, in file order."""

@@ -1,4 +1,4 @@
-"""`WeightTable`: named weights that came from one place. It knows no file type."""
+"""`WeightTable`: the named weights of one file or folder, of whatever type."""
 
 from __future__ import annotations
 

@@ -45,4 +45,5 @@ class BlockTables:
     def compute_slot_mapping(self, token_rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Where in the cache the tokens at `positions` [T] of `token_rows` [T] lie: [G, T] int64."""
         block_ids = self.block_ids[self._groups, token_rows, positions // self.block_size]
-        return block_ids * np.int64(self.block_size) + positions % self.block_size
+        slots: np.ndarray = block_ids * np.int64(self.block_size) + positions % self.block_size
+        return slots

@@ -19,7 +19,7 @@ from octavo.worker.sampling_rows import SamplingRows
 
 
 class InputBatch:
-    """Arrays by row. `update` takes in the scheduler's plan, `build` lays it out, `gain` counts its tokens."""
+    """Arrays by row: `update` takes in the scheduler's plan, `build` lays it out, `gain` counts tokens."""
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int, kv_cache: KVCacheConfig) -> None:
         self.num_rows = num_rows

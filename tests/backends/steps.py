@@ -8,15 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.backends.backend import Backend
+from octavo.engine.cache_layout import cache_spec
 from octavo.models.model import Model
 from octavo.types.batch import Batch, CommonAttentionMetadata
-from octavo.types.kv import (
-    AttentionSpec,
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroup,
-    SlidingWindowSpec,
-)
+from octavo.types.kv import KVCacheConfig, KVCacheGroup, KVCacheSpec
 
 
 @dataclass
@@ -30,11 +25,10 @@ class Request:
 
 def cache_config(backend: Backend, model: Model, block_size: int, num_blocks: int) -> KVCacheConfig:
     """A group for each kind of layers, in order of their first, as `backend` keeps K and V."""
-    layers: dict[AttentionSpec, list[int]] = {}
-    for layer in model.attention_layers:
-        heads = (block_size, layer.num_kv_heads, layer.head_size, backend.kv_head_bytes(layer.head_size))
-        spec = FullAttentionSpec(*heads) if layer.window is None else SlidingWindowSpec(*heads, layer.window)
-        layers.setdefault(spec, []).append(layer.index)
+    layers: dict[KVCacheSpec, list[int]] = {}
+    for index, kept in enumerate(model.cache_specs()):
+        if (spec := cache_spec(kept, block_size, backend)) is not None:
+            layers.setdefault(spec, []).append(index)
     groups = (KVCacheGroup(spec, tuple(indices)) for spec, indices in layers.items())
     return KVCacheConfig(num_blocks, tuple(groups))
 

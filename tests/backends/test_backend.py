@@ -14,7 +14,7 @@ from octavo.sampling.sampler import Sampler
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
 from octavo.types.sampling import SamplingMetadata
 from octavo.weights.weight import Weight
-from tests.backends.steps import whole_prompt_logits
+from tests.backends.steps import Request, make_batch, whole_prompt_logits
 from tests.models.tiny_llama import make_config, make_model
 
 
@@ -60,7 +60,10 @@ def test_sampling_goes_through_the_sampler(backend: ReferenceBackend, model: Mod
         positions=np.arange(3),
         num_logprobs=np.full(3, -1, np.int32),
     )
-    assert np.array_equal(backend.sample(logits, greedy).sampled_token_ids, likeliest)
+    backend.allocate_rows(num_rows=1, max_model_len=4)
+    batch = make_batch([Request(np.arange(3), np.ones(1, np.int32))], {0: 3}, block_size=16)
+    sampled = backend.sample(logits, batch, greedy).result()
+    assert np.array_equal(sampled.sampled_token_ids, likeliest)
 
 
 def test_logprobs_of_given_tokens_are_those_of_the_softmax(backend: ReferenceBackend, model: Model) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from octavo.backends.backend import Backend
 from octavo.errors import UnsupportedError
+from octavo.models.layer_cache import LayerCache, cache_of_attention
 from octavo.models.spec import ModelSpec
 from octavo.ops import AttentionLayer, Linear, Ops, Tensor
 from octavo.types.kv import KVCacheConfig, KVCacheGroup, KVCacheSpec
@@ -54,7 +55,6 @@ class MixedModel:
         table = random.standard_normal((VOCAB, HIDDEN), np.float32)
         table[NAN_TOKEN] = np.nan
         self.table = make_weight(table, "table")
-        self.attention_layers = LAYERS
         self.heads = [(each.num_heads, each.num_kv_heads, each.num_kv_heads) for each in LAYERS]
         self.maps = [
             (
@@ -74,11 +74,22 @@ class MixedModel:
     def spec(self) -> ModelSpec:
         return make_model(make_config(hidden_size=HIDDEN, vocab_size=VOCAB)).spec
 
-    def forward(self, ops: Ops[Tensor], token_ids: Tensor, positions: Tensor) -> Tensor:
-        x = ops.embedding(token_ids, self.table)
-        for layer, heads, (inputs, output) in zip(LAYERS, self.heads, self.maps, strict=True):
-            q, k, v = ops.split_heads(ops.linear(x, inputs), heads)
-            x = ops.linear(ops.attention(q, k, v, layer), output, residual=x)
+    @property
+    def num_layers(self) -> int:
+        return len(LAYERS)
+
+    def cache_specs(self) -> tuple[LayerCache, ...]:
+        return tuple(map(cache_of_attention, LAYERS))
+
+    def embed(self, ops: Ops[Tensor], token_ids: Tensor) -> Tensor:
+        return ops.embedding(token_ids, self.table)
+
+    def layer(self, ops: Ops[Tensor], index: int, x: Tensor, positions: Tensor) -> Tensor:
+        inputs, output = self.maps[index]
+        q, k, v = ops.split_heads(ops.linear(x, inputs), self.heads[index])
+        return ops.linear(ops.attention(q, k, v, LAYERS[index]), output, residual=x)
+
+    def finish(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
         return x
 
     def compute_logits(self, ops: Ops[Tensor], hidden: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ def test_a_prefix_is_computed_before_the_clock_starts_and_prompts_are_computed_e
     forward = runner.backend.forward
 
     def counting(batch: Any) -> Any:
-        counts.append(len(batch.token_ids))
+        counts.append(batch.num_tokens)
         return forward(batch)
 
     monkeypatch.setattr(runner.backend, "forward", counting)

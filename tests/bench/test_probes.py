@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from octavo.backends.native.library import load_library, usable_instruction_sets
+from octavo.backends.native.library import load_library
 from octavo.bench import kernels, probes
 from octavo.bench.kernels import KernelReport, KernelTime, measure_attention, measure_linear, measure_norm
 from octavo.bench.probes import MachineProbe, probe_machine
 from octavo.bench.work import Work
+from tests.native import instruction_sets
 from tests.scripted_program import Octavo
 
-INSTRUCTION_SETS = usable_instruction_sets()
 REPORT = KernelReport(
     instruction_set="avx2",
     threads=2,
@@ -26,40 +26,40 @@ REPORT = KernelReport(
 )
 
 
-@pytest.fixture(params=INSTRUCTION_SETS or [None])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An engine of two threads. What is measured on it is little, and quickly done."""
+@pytest.fixture(params=instruction_sets())
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A device of two threads. What is measured on it is little, and quickly done."""
     if request.param is None:
         pytest.skip("the native extension is not built")
     monkeypatch.setattr(probes, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(kernels, "LEAST_MEASURED_S", 0.0)
-    return load_library().Engine(request.param, 2)
+    return load_library().Device(request.param, 2)
 
 
-def test_a_probe_has_every_arithmetic_that_the_instruction_set_has(engine: Any) -> None:
-    probe = probe_machine(engine)
-    tiles = {"bf16_tiles", "int8_tiles"} if engine.instruction_set == "amx" else set()
+def test_a_probe_has_every_arithmetic_that_the_instruction_set_has(device: Any) -> None:
+    probe = probe_machine(device)
+    tiles = {"bf16_tiles", "int8_tiles"} if device.instruction_set == "amx" else set()
     assert set(probe.ops_per_s) == {"f32", "bf16", "int8"} | tiles
     # No machine is slower than this, and none faster: a wrong count of operations is.
     assert all(1e7 < rate < 1e15 for rate in probe.ops_per_s.values())
     assert 1e7 < probe.read_bytes_per_s < 1e14
 
 
-def test_probes_refuse_what_they_cannot_measure(engine: Any) -> None:
+def test_probes_refuse_what_they_cannot_measure(device: Any) -> None:
     library = load_library()
     with pytest.raises(ValueError, match="no arithmetic 'int4'; there are f32, bf16, int8"):
-        library.measure_arithmetic(engine, "int4")
+        library.measure_arithmetic(device, "int4")
     with pytest.raises(ValueError, match="num_bytes is 100; it must be at least"):
-        library.measure_read_bandwidth(engine, 100)
+        library.measure_read_bandwidth(device, 100)
 
 
 @pytest.mark.parametrize(
     ("format_name", "shape"), [("BF16", (64, 48)), ("Q4_1", (64, 48)), ("Q6_K", (256, 32))]
 )
 def test_linear_maps_of_every_number_of_tokens_are_timed(
-    engine: Any, format_name: str, shape: tuple[int, int]
+    device: Any, format_name: str, shape: tuple[int, int]
 ) -> None:
-    times = list(measure_linear(engine, format_name, shape, tokens=(1, 5), rotated_bytes=2**14))
+    times = list(measure_linear(device, format_name, shape, tokens=(1, 5), rotated_bytes=2**14))
     assert [time.num_tokens for time in times] == [1, 5]
     assert all(time.call_s > 0 for time in times)
     assert [sum(time.work.num_ops.values()) for time in times] == [
@@ -68,14 +68,14 @@ def test_linear_maps_of_every_number_of_tokens_are_timed(
 
 
 @pytest.mark.parametrize(("context", "num_tokens"), [(40, 1), (24, 24)])
-def test_attention_is_timed(engine: Any, context: int, num_tokens: int) -> None:
-    time = measure_attention(engine, (4, 2, 32), context, num_tokens, rotated_bytes=2**14)
+def test_attention_is_timed(device: Any, context: int, num_tokens: int) -> None:
+    time = measure_attention(device, (4, 2, 32), context, num_tokens, rotated_bytes=2**14)
     assert time.call_s > 0
     assert time.work.num_bytes == context * 2 * 2 * 32 * 2
 
 
-def test_norms_are_timed(engine: Any) -> None:
-    assert all(time.call_s > 0 for time in measure_norm(engine, 64))
+def test_norms_are_timed(device: Any) -> None:
+    assert all(time.call_s > 0 for time in measure_norm(device, 64))
 
 
 def test_rates_and_shares_come_from_the_work_and_the_probe() -> None:
@@ -98,11 +98,11 @@ def test_the_table_says_when_the_machine_changed_meanwhile() -> None:
 
 
 def test_the_command_reports_the_formats_it_was_asked_for(
-    octavo: Octavo, engine: Any, monkeypatch: pytest.MonkeyPatch
+    octavo: Octavo, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
-    def measure(engine: Any, formats: tuple[str, ...]) -> list[KernelTime]:
+    def measure(device: Any, formats: tuple[str, ...]) -> list[KernelTime]:
         asked.append(formats)
         return REPORT.times
 
@@ -124,7 +124,7 @@ def test_the_command_names_the_formats_there_are_before_it_measures(octavo: Octa
     )
 
 
-def test_the_command_names_the_threads_it_takes(octavo: Octavo, engine: Any) -> None:
+def test_the_command_names_the_threads_it_takes(octavo: Octavo, device: Any) -> None:
     result = octavo("bench", "kernels", "--threads", "5000")
     assert result.exit_code == 1
     assert result.stderr == "octavo: error: num_threads must be from 1 to 1024, not 5000\n"

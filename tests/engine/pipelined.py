@@ -41,6 +41,6 @@ def assert_nothing_is_left(core: EngineCore) -> None:
     assert not core.has_unfinished_requests()
     for _ in range(core.depth + 1):
         assert core.step().outputs == []
-        core.scheduler.check()
+        core.check()
     assert not core.executor.runner.rows
     assert core.scheduler.kv_cache.usage == 0

@@ -6,8 +6,9 @@ import pytest
 
 from octavo.engine.core import EngineCore
 from octavo.engine.deadlines import LEAST_STEPS, STALE_S, Deadlines, StepTimes
-from octavo.errors import RequestError
 from octavo.types.outputs import EngineCoreOutputs, FinishReason
+from octavo.types.params import SamplingParams
+from octavo.types.requests import EngineCoreRequest
 from octavo.types.steps import CachedRequestData, PauseState, SchedulerOutput
 from tests.engine.observed import Clock
 from tests.fakes import (
@@ -31,11 +32,9 @@ class Timed:
     def __init__(self) -> None:
         self.clock = Clock(100.0)
         self.step_times = StepTimes(self.clock)
-        self.num_planned = 0
 
     def plan(self, num_tokens: int) -> SchedulerOutput:
         output = SchedulerOutput(
-            step=self.num_planned,
             scheduled_new_reqs=[],
             scheduled_cached_reqs=CachedRequestData([], []),
             num_scheduled_tokens={},
@@ -44,7 +43,6 @@ class Timed:
             preempted_req_ids=set(),
             num_common_prefix_blocks=[],
         )
-        self.num_planned += 1
         self.step_times.step_planned(output)
         return output
 
@@ -172,11 +170,9 @@ def deadlines_at(fixed_s: float = 0.0, token_s: float = 0.0) -> Deadlines:
 def fits(deadlines: Deadlines, deadline_s: float, num_cached_tokens: int = 0, **params: object) -> bool:
     """Whether 25 prompt tokens and at most 8 output tokens are accepted."""
     request = make_request("a", [1] * 25, make_params(8, **params), deadline_s=deadline_s)
-    try:
-        deadlines.check(request, 25 - num_cached_tokens)
-    except RequestError as error:
-        return error.param != "deadline_s"
-    return True
+    rejection = deadlines.check(request, 25 - num_cached_tokens)
+    assert rejection is None or rejection.param == "deadline_s"
+    return rejection is None
 
 
 def test_what_must_be_done_is_the_prompt_in_whole_steps_and_one_step_for_each_further_token() -> None:
@@ -214,7 +210,7 @@ def test_what_the_prefix_cache_holds_needs_no_time() -> None:
 
 
 def test_a_request_without_a_deadline_has_all_the_time() -> None:
-    deadlines_at(fixed_s=1e9).check(make_request("a", [1]), 1)
+    assert deadlines_at(fixed_s=1e9).check(make_request("a", [1]), 1) is None
 
 
 def test_a_deadline_that_is_past_is_refused_whatever_is_known() -> None:
@@ -229,13 +225,14 @@ def test_what_was_measured_long_ago_refuses_nobody() -> None:
         step(core, clock, 1.0)
     hurried = make_request("a", [7], make_params(10, ignore_eos=True), deadline_s=3.0)
     clock.now += STALE_S
-    with pytest.raises(RequestError, match="at the speed measured"):
-        core.add_request(hurried)
+    core.add_request(hurried)
+    assert "at the speed measured" in rejection_message(core)
     clock.now += 0.1
     core.add_request(hurried)
     while core.has_unfinished_requests():
         step(core, clock, 0.1)
     core.add_request(make_request("b", [7], make_params(10, ignore_eos=True), deadline_s=9.0))
+    assert "b" in core.scheduler.requests
 
 
 def test_a_refused_request_is_never_queued() -> None:
@@ -243,31 +240,47 @@ def test_a_refused_request_is_never_queued() -> None:
     core.add_request(make_request("slow", [1, 2, 3], make_params(30, ignore_eos=True)))
     while core.has_unfinished_requests():
         step(core, clock, 1.0)
-    with pytest.raises(RequestError, match=r"deadline_s is 3, and the request takes about 10 s"):
-        core.add_request(make_request("a", [7], make_params(10, ignore_eos=True), deadline_s=3.0))
+    core.add_request(make_request("a", [7], make_params(10, ignore_eos=True), deadline_s=3.0))
+    assert "deadline_s is 3, and the request takes about 10 s" in rejection_message(core)
     assert not core.has_unfinished_requests()
     core.add_request(make_request("a", [7], make_params(10, ignore_eos=True), deadline_s=10.0))
+    assert "a" in core.scheduler.requests
 
 
 def test_of_a_turn_that_must_wait_for_another_only_the_answer_is_known() -> None:
     core, clock = a_core()
-    core.add_request(make_request("s", [1] * 20, make_params(30, ignore_eos=True), resumable=True))
+    core.add_request(make_request("s0", [1] * 20, make_params(30, ignore_eos=True), session_id="s"))
     for _ in range(20):
         step(core, clock, 1.0)
-    turn = make_request("s", [2] * 20, make_params(5, ignore_eos=True), resumable=True, deadline_s=1.0)
-    assert core.scheduler.num_tokens_to_compute(turn) == 0
-    with pytest.raises(RequestError, match="deadline_s is 1, and the request takes about"):
-        core.add_request(turn)
+    turn = next_turn("s1", [2] * 20, make_params(5, ignore_eos=True), deadline_s=1.0)
+    assert core.scheduler.table.num_tokens_to_compute(turn) == 0
+    core.add_request(turn)
+    assert "deadline_s is 1, and the request takes about" in rejection_message(core)
 
 
 # ------------------------------------------------------------------------------------------------- too late
+
+
+def next_turn(
+    request_id: str, prompt: list[int], params: SamplingParams, **fields: object
+) -> EngineCoreRequest:
+    return make_request(request_id, prompt, params, session_id="s", continues_session=True, **fields)
+
+
+def rejection_message(core: EngineCore) -> str:
+    """Of the only output that the next step will bring. It is taken."""
+    (rejection,) = [output.rejection for output in core.scheduler.table.outputs]
+    core.scheduler.table.outputs.clear()
+    assert rejection is not None
+    assert rejection.param == "deadline_s"
+    return rejection.message
 
 
 def a_core(**settings: object) -> tuple[EngineCore, Clock]:
     clock = Clock(100.0)
     step_times = StepTimes(clock)
     scheduler = make_scheduler(make_kv_config(100), **settings)
-    scheduler.observer = step_times
+    scheduler.table.observer = step_times
     core = make_core_of(scheduler, clock)
     core.deadlines = Deadlines(clock, step_times, scheduler.config.max_num_batched_tokens)
     return core, clock
@@ -288,7 +301,7 @@ def step(core: EngineCore, clock: Clock, seconds: float) -> dict[str, tuple[list
         outputs = core.step().outputs
     finally:
         runner.sample_tokens = sample_tokens
-    core.scheduler.check()
+    core.check()
     failed = [output.stop_reason for output in outputs if output.finish_reason is FinishReason.ERROR]
     assert all(reason == "the deadline of 5 s has passed" for reason in failed)
     return {output.request_id: (output.new_token_ids, output.finish_reason) for output in outputs}
@@ -341,44 +354,44 @@ def test_time_passes_for_those_who_are_paused() -> None:
 
 def test_a_sessions_turn_that_is_too_late_ends_the_session() -> None:
     core, clock = a_core()
-    core.add_request(make_request("s", [1], make_params(1), resumable=True))
+    core.add_request(make_request("s0", [1], make_params(1), session_id="s"))
     step(core, clock, 1.0)
-    core.add_request(make_request("s", [2], FOREVER, resumable=True, deadline_s=5.0))
+    core.add_request(next_turn("s1", [2], FOREVER, deadline_s=5.0))
     step(core, clock, 6.0)
-    assert step(core, clock, 0.0)["s"] == ([], FinishReason.ERROR)
-    assert not core.scheduler.requests
+    assert step(core, clock, 0.0)["s1"] == ([], FinishReason.ERROR)
+    assert not core.scheduler.table.sessions
 
 
 def test_a_queued_turn_that_is_too_late_ends_the_session_and_each_turn_has_its_news() -> None:
     core, clock = a_core()
-    core.add_request(make_request("s", [1], FOREVER, resumable=True))
-    core.add_request(make_request("s", [2], FOREVER, resumable=True, deadline_s=5.0))
+    core.add_request(make_request("s0", [1], FOREVER, session_id="s"))
+    core.add_request(next_turn("s1", [2], FOREVER, deadline_s=5.0))
     step(core, clock, 6.0)
     outputs = core.step().outputs
     assert [(output.request_id, output.finish_reason) for output in outputs] == [
-        ("s", FinishReason.ERROR),
-        ("s", FinishReason.ERROR),
+        ("s0", FinishReason.ERROR),
+        ("s1", FinishReason.ERROR),
     ]
-    assert not core.scheduler.requests
+    assert not core.scheduler.table.sessions
 
 
 def test_the_deadline_of_a_turn_that_has_ended_does_not_touch_the_next_one() -> None:
     core, clock = a_core()
-    core.add_request(make_request("s", [1], make_params(1), resumable=True, deadline_s=5.0))
+    core.add_request(make_request("s0", [1], make_params(1), session_id="s", deadline_s=5.0))
     step(core, clock, 1.0)
     clock.now += 10.0
     assert step(core, clock, 0.0) == {}, "nor the idle session"
-    turn = make_request("s", [2], FOREVER, resumable=True)
-    core.add_request(turn)
-    assert step(core, clock, 0.0)["s"][1] is None
+    core.add_request(next_turn("s1", [2], FOREVER))
+    assert step(core, clock, 0.0)["s1"][1] is None
 
 
-def test_the_deadline_of_an_aborted_request_does_not_touch_its_namesake() -> None:
+@pytest.mark.parametrize("deadline_s", [50.0, None])
+def test_the_deadline_of_an_aborted_request_does_not_touch_its_namesake(deadline_s: float | None) -> None:
     core, clock = a_core()
     core.add_request(make_request("a", [1], FOREVER, deadline_s=5.0))
     step(core, clock, 1.0)
     core.abort_requests(["a"])
-    core.add_request(make_request("a", [1], FOREVER, deadline_s=50.0))
+    core.add_request(make_request("a", [1], FOREVER, deadline_s=deadline_s))
     step(core, clock, 6.0)
     assert step(core, clock, 1.0)["a"][1] is None
 

@@ -24,7 +24,7 @@ class Recorder:
         self._step = 0
 
     def execute_model(self, output: SchedulerOutput) -> None:
-        self._step = output.step
+        self._step = output.total_num_scheduled_tokens
         self._note("execute")
 
     def sample_tokens(self) -> Done[ModelRunnerOutput]:
@@ -41,11 +41,10 @@ class Recorder:
 
 def a_plan(step: int) -> SchedulerOutput:
     return SchedulerOutput(
-        step=step,
         scheduled_new_reqs=[],
         scheduled_cached_reqs=CachedRequestData([], []),
         num_scheduled_tokens={"a": 1},
-        total_num_scheduled_tokens=1,
+        total_num_scheduled_tokens=step,
         finished_req_ids=set(),
         preempted_req_ids=set(),
         num_common_prefix_blocks=[],

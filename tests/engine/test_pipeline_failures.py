@@ -32,7 +32,7 @@ def test_a_step_that_fails_ends_its_requests_and_not_those_of_the_next_one(depth
         ("b", FinishReason.ERROR),
     ]
     assert plans_of(core)[1].num_scheduled_tokens.keys() == set("abc")
-    core.scheduler.check()
+    core.check()
     news = run_to_end(core)
     assert list(news) == ["c"]
     assert tokens_of(news["c"]) == due(requests[2])
@@ -58,7 +58,7 @@ def test_nothing_is_shared_that_a_step_in_flight_has_yet_to_compute(monkeypatch:
     execute_model = runner.execute_model
 
     def execute(output: SchedulerOutput) -> None:
-        runner.fails_in = "forward" if output.step == 1 else None
+        runner.fails_in = "forward" if len(runner.outputs) == 1 else None
         execute_model(output)
 
     monkeypatch.setattr(runner, "execute_model", execute)
@@ -104,7 +104,7 @@ def test_an_interrupt_ends_the_step_it_hits_and_the_next_step_tells_of_it(
     monkeypatch.setattr(core.executor.runner, "sample_tokens", interrupted)
     with pytest.raises(KeyboardInterrupt):
         core.step()
-    core.scheduler.check()
+    core.check()
     news = run_to_end(core)
     assert [output.finish_reason for output in news["a"] + news["b"]] == [FinishReason.ERROR] * 2
     assert "KeyboardInterrupt" in str(news["a"][0].stop_reason)
@@ -123,7 +123,7 @@ def test_an_interrupt_after_the_results_are_in_loses_no_news(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(core.scheduler.observer, "step_done", interrupted)
+        patch.setattr(core.scheduler.table.observer, "step_done", interrupted)
         with pytest.raises(KeyboardInterrupt):
             core.step()
     assert tokens_of(run_to_end(core)["a"]) == due(request)
@@ -143,7 +143,7 @@ def test_a_step_that_cannot_be_planned_ends_everyone_and_the_engine_goes_on(
     assert {output.request_id: output.finish_reason for output in news} == dict.fromkeys(
         "abc", FinishReason.ERROR
     )
-    core.scheduler.check()
+    core.check()
     after = a_request("d")
     core.add_request(after)
     assert tokens_of(run_to_end(core)["d"]) == due(after)

@@ -19,15 +19,24 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
-from octavo.scheduler.scheduler import Scheduler
+from octavo.scheduler.request_table import RequestTable
 from octavo.types.outputs import EngineCoreOutputs
 from octavo.types.steps import SchedulerOutput
+from tests.equivalence.drafts import Drafts, install
 from tests.native import BACKENDS
 from tests.tiny_gemma3 import write_tiny_gemma3
 from tests.tiny_model import write_tiny_model
 
 NUM_REQUESTS = 16
 COMMON = "In the beginning there was a prompt, and many began the same way: "
+# What some of the requests ask of their logits.
+ADJUSTED: dict[int, dict[str, Any]] = {
+    3: {"presence_penalty": 0.7, "frequency_penalty": 0.3},
+    5: {"repetition_penalty": 1.4},
+    6: {"logit_bias": {101: 2.5, 32: -100}, "bad_words": ["ab", "x"]},
+    9: {"allowed_token_ids": list(range(97, 123)), "repetition_penalty": 0.8},
+    12: {"min_tokens": 7, "stop_token_ids": [97, 98, 99], "frequency_penalty": 0.5},
+}
 Result = tuple[list[int], list[list[tuple[int, float, int]]], str | None]
 
 
@@ -45,6 +54,7 @@ def _requests() -> list[tuple[str, SamplingParams]]:
             max_tokens=8 + index,
             logprobs=3,
             ignore_eos=True,
+            **ADJUSTED.get(index, {}),
         )
         requests.append((prompt, params))
     return requests
@@ -60,6 +70,7 @@ class Way:
     preempts: bool = False  # somebody has to give up its blocks and begin again
     # Every so many steps everyone has to, with the prefix cache emptied or not.
     begins_again: tuple[int, bool] | None = None
+    drafts: bool = False  # tokens are guessed and verified
 
 
 WAYS = {
@@ -87,6 +98,11 @@ WAYS = {
     "together, all preempted with two steps in flight": Way(
         {"pipeline_depth": 2}, begins_again=(6, False), preempts=True
     ),
+    "together, with drafts": Way(drafts=True),
+    "in turn, with drafts": Way(together=False, drafts=True),
+    "together, with drafts, steps of 7 tokens": Way({"max_num_batched_tokens": 7}, drafts=True),
+    "together, with drafts, two steps in flight": Way({"pipeline_depth": 2}, drafts=True),
+    "together, with drafts, all preempted": Way(begins_again=(4, False), preempts=True, drafts=True),
 }
 # Pools too small for all at once. (Windows leave room for more than these requests come to want.)
 SMALL_POOLS = {
@@ -211,6 +227,11 @@ def test_the_requests_are_worth_comparing(expected: list[Result]) -> None:
 
 def _compare(way: Way, model: Path, backend: str, expected: list[Result]) -> None:
     llm = _engine(model, backend, **way.settings)
+    drafts = Drafts(
+        [llm.get_tokenizer().encode(r[0]) + e[0] for r, e in zip(_requests(), expected, strict=True)]
+    )
+    if way.drafts:
+        install(llm, drafts)
     with _counted_preemptions() as preempted, _beginning_again(llm, way.begins_again):
         for _ in range(2 if way.warm else 1):
             if way.together:
@@ -219,7 +240,8 @@ def _compare(way: Way, model: Path, backend: str, expected: list[Result]) -> Non
                 results = [_run(llm, [request])[0] for request in _requests()]
     assert results == expected
     assert bool(preempted) == way.preempts, f"{len(preempted)} preemptions"
-    llm.engine.client.core.scheduler.check()
+    assert bool(drafts.num_accepted and drafts.num_rejected) == way.drafts
+    llm.engine.client.core.check()
 
 
 def _engine(model: Path, backend: str, **settings: Any) -> LLM:
@@ -246,14 +268,14 @@ def _run(llm: LLM, requests: Sequence[tuple[str, SamplingParams]]) -> list[Resul
 def _counted_preemptions() -> Iterator[list[str]]:
     """The ids of requests that are preempted meanwhile."""
     preempted: list[str] = []
-    original = Scheduler._preempt
+    original = RequestTable.preempt
 
-    def counting(self: Scheduler, victim: Any) -> None:
+    def counting(self: RequestTable, victim: Any) -> None:
         preempted.append(victim.request_id)
         original(self, victim)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scheduler, "_preempt", counting)
+        patch.setattr(RequestTable, "preempt", counting)
         yield preempted
 
 
@@ -287,7 +309,7 @@ def _beginning_again(llm: LLM, how: tuple[int, bool] | None) -> Iterator[None]:
             if empties:
                 assert core.reset_prefix_cache(reset_running_requests=True)
             else:
-                core.scheduler.preempt_all()
+                core.scheduler.table.preempt_all()
         return original()
 
     with pytest.MonkeyPatch.context() as patch:

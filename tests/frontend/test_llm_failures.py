@@ -10,6 +10,8 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.errors import RequestError
 from octavo.scheduler import scheduler as scheduler_module
+from octavo.types.outputs import Rejection
+from octavo.types.requests import EngineCoreRequest
 from tests.frontend.tiny_llm import GREEDY, assert_idle, core_of
 
 
@@ -39,7 +41,8 @@ def test_logits_that_are_not_numbers_end_only_their_own_request(
     def poisoned(batch: Any) -> Any:
         hidden = forward(batch)
         last = batch.query_start_loc[1:] - 1
-        hidden[last[batch.token_ids[last] == ord("!")]] = float("nan")
+        token_ids = backend._tokens.gather(batch)
+        hidden[last[token_ids[last] == ord("!")]] = float("nan")
         return hidden
 
     monkeypatch.setattr(backend, "forward", poisoned)
@@ -81,39 +84,68 @@ def test_an_interrupt_inside_a_step_ends_its_requests_and_the_engine_goes_on(
     def interrupted(batch: Any) -> Any:
         raise KeyboardInterrupt
 
-    engine.add_request("lost", "hello", GREEDY)
+    lost = engine.add_request("lost", "hello", GREEDY)
     with monkeypatch.context() as patch:
         patch.setattr(backend, "forward", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
-    engine.add_request("next", "hello", GREEDY)
-    outputs = {}
+    after = engine.add_request("next", "hello", GREEDY)
     while engine.has_unfinished_requests():
-        outputs |= {output.request_id: output for output in engine.step()}
-    assert outputs["lost"].outputs[0].finish_reason == "error"
-    assert outputs["lost"].metrics.first_token_time is None
-    assert outputs["next"].outputs[0].finish_reason == "length"
+        engine.step()
+    failed = lost.get_nowait()
+    assert failed.outputs[0].finish_reason == "error"
+    assert failed.outputs[0].stop_reason == "a step of the engine was broken off: KeyboardInterrupt: "
+    assert failed.metrics.first_token_time is None
+    assert after.get_nowait().outputs[0].finish_reason == "length"
     assert_idle(llm)
 
 
-def test_a_request_that_is_refused_half_way_leaves_none_of_its_answers(
+def rejecting(llm: LLM, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """Have the core reject requests whose ids end so."""
+    scheduler = core_of(llm)
+    add = scheduler.add_request
+
+    def add_or_reject(request: EngineCoreRequest) -> bool:
+        if not request.request_id.endswith(ending):
+            return add(request)
+        scheduler.reject(request, Rejection("no more", "prompt"))
+        return False
+
+    monkeypatch.setattr(scheduler, "add_request", add_or_reject)
+
+
+def test_a_request_of_which_one_answer_is_rejected_leaves_none_of_its_answers(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, add = llm.engine.client, llm.engine.client.add_request
-
-    def refuse_the_second(request: Any) -> None:
-        if request.request_id.endswith(".1"):
-            raise RequestError("no more")
-        add(request)
-
-    llm.engine.add_request("id", "hello", GREEDY)
+    other = llm.engine.add_request("id", "hello", GREEDY)
     with monkeypatch.context() as patch:
-        patch.setattr(client, "add_request", refuse_the_second)
-        with pytest.raises(RequestError, match="no more"):
-            llm.engine.add_request("id", "hello", SamplingParams(n=3))
-    # Whoever had the same id before is left alone.
+        rejecting(llm, patch, ".1")
+        rejected = llm.engine.add_request("id", "hello", SamplingParams(n=3))
+    llm.engine.step()
+    with pytest.raises(RequestError, match="no more") as raised:
+        rejected.get_nowait()
+    assert raised.value.param == "prompt"
+    # The other request with the same id is left alone.
     assert len(core_of(llm).requests) == 1
+    assert not other.is_finished
     llm.engine.abort_requests("id")
+    assert_idle(llm)
+
+
+def test_generate_raises_the_rejection_of_a_request_by_its_number_and_aborts_the_others(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with llm.session() as session:
+        session.append("of somebody else", GREEDY)
+        with monkeypatch.context() as patch:
+            rejecting(
+                llm, patch, f"generate-{llm._num_requests + 1}.{llm.engine.output_processor._num_added + 2}.0"
+            )
+            with pytest.raises(RequestError, match="request 2 of 3: no more") as raised:
+                llm.generate(["a", "b", "c"], GREEDY, use_tqdm=False)
+        assert raised.value.param == "prompt"
+        assert len(core_of(llm).requests) == 1
+        assert list(session.stream())[-1].outputs[0].finish_reason == "length"
     assert_idle(llm)
 
 

@@ -14,8 +14,8 @@ from tests.tiny_model import EOS_TOKEN_ID, NUM_TOKENS
 
 
 def test_fields_whose_feature_is_not_built_in_are_refused_by_name(llm: LLM) -> None:
-    with pytest.raises(UnsupportedError, match=r"presence_penalty is 1\.0.*'penalties'"):
-        llm.generate("x", SamplingParams(presence_penalty=1), use_tqdm=False)
+    with pytest.raises(UnsupportedError, match=r"thinking_token_budget is 5.*'thinking_budget'"):
+        llm.generate("x", SamplingParams(thinking_token_budget=5), use_tqdm=False)
 
 
 def test_more_logprobs_than_the_engine_allows_are_refused_with_the_limit(llm: LLM) -> None:

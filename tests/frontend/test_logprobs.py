@@ -46,10 +46,3 @@ def test_ranks_and_values_are_kept_and_the_chosen_token_is_not_doubled(tiny_mode
         97: (-0.5, 1),
     }
     assert processor.cumulative_logprob == -1.0
-
-
-def test_the_first_prompt_token_has_none(tiny_model: Path) -> None:
-    processor = LogprobsProcessor(Tokenizer.from_folder(tiny_model))
-    processor.update_prompt(positions(97, 98))
-    assert processor.prompt_logprobs[0] is None
-    assert [list(place) for place in processor.prompt_logprobs[1:]] == [[97], [98]]

@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from octavo.errors import RequestError
 from octavo.frontend.input_processor import InputProcessor
+from octavo.frontend.output_collector import OutputCollector
 from octavo.frontend.output_processor import OutputProcessor
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.types.outputs import (
@@ -15,6 +17,7 @@ from octavo.types.outputs import (
     EngineCoreOutputs,
     EngineInfo,
     FinishReason,
+    Rejection,
     RequestOutput,
     SchedulerStats,
 )
@@ -35,16 +38,24 @@ class Conversation:
     """One request, and what the user sees of it as the core produces text."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self.processor = OutputProcessor(tokenizer)
-        request = InputProcessor(INFO, tokenizer).process_inputs("prompt", params)
-        self.ids = self.processor.add_request("user-id", request, 0.0)
+        info = msgspec.structs.replace(INFO, features=frozenset({"prompt_logprobs"}))
+        inputs = InputProcessor(info, tokenizer)
+        self.processor = OutputProcessor(tokenizer, inputs.handlers)
+        request = inputs.process_inputs("ab", params)
+        self.collector = OutputCollector("user-id", params.output_kind)
+        self.ids = self.processor.add_request(request, 0.0, self.collector)
         self.stopped: list[str] = []
+        self.aborted: list[str] = []
 
     def says(self, text: str, finish: FinishReason | None = None, answer: int = 0) -> list[RequestOutput]:
-        news = EngineCoreOutput(self.ids[answer], list(text.encode()), finish)
-        processed = self.processor.process_outputs(EngineCoreOutputs([news], SchedulerStats(0, 0, 0.0)))
-        self.stopped += processed.request_ids_to_stop
-        return processed.request_outputs
+        return self.take(EngineCoreOutput(self.ids[answer], list(text.encode()), finish))
+
+    def take(self, output: EngineCoreOutput) -> list[RequestOutput]:
+        messages = self.processor.process_outputs(EngineCoreOutputs([output], SchedulerStats(0, 0, 0.0)))
+        self.stopped += messages.request_ids_to_stop
+        self.aborted += messages.request_ids_to_abort
+        new = self.collector.get_nowait()
+        return [] if new is None else [new]
 
 
 @pytest.fixture(scope="module")
@@ -114,34 +125,62 @@ def test_text_held_back_for_a_stop_string_comes_out_at_the_end(tokenizer: Tokeni
 def test_aborting_by_the_user_s_id_forgets_every_request_of_that_id(tokenizer: Tokenizer) -> None:
     processor = OutputProcessor(tokenizer)
     request = InputProcessor(INFO, tokenizer).process_inputs("prompt", SamplingParams(n=2))
-    ids = [core_id for _ in range(2) for core_id in processor.add_request("same", request, 0.0)]
+    collectors = [OutputCollector("same", RequestOutputKind.CUMULATIVE) for _ in range(2)]
+    ids = [core_id for each in collectors for core_id in processor.add_request(request, 0.0, each)]
     assert len(set(ids)) == 4
-    assert sorted(processor.abort_requests(["same", "unknown"])) == sorted(ids)
+    assert sorted(processor.forget_requests(["same", "unknown"])) == sorted(ids)
     assert not processor.has_unfinished_requests()
 
 
 def test_errors_reach_the_user_with_their_reason(tokenizer: Tokenizer) -> None:
     chat = Conversation(tokenizer, SamplingParams())
-    news = EngineCoreOutput(chat.ids[0], [], FinishReason.ERROR, "out of luck")
-    outputs = chat.processor.process_outputs(EngineCoreOutputs([news], SchedulerStats(0, 0, 0.0)))
-    answer = outputs.request_outputs[0].outputs[0]
+    (output,) = chat.take(EngineCoreOutput(chat.ids[0], [], FinishReason.ERROR, "out of luck"))
+    answer = output.outputs[0]
     assert (answer.finish_reason, answer.stop_reason, answer.text) == ("error", "out of luck", "")
 
 
-def test_prompt_logprobs_come_once_in_deltas_whoever_speaks_first(tokenizer: Tokenizer) -> None:
+def test_a_rejection_of_one_answer_is_raised_and_the_others_are_aborted(tokenizer: Tokenizer) -> None:
+    chat = Conversation(tokenizer, SamplingParams(n=3))
+    chat.says("a", answer=0)
+    rejection = Rejection("too hasty", "deadline_s")
+    output = EngineCoreOutput(chat.ids[1], [], FinishReason.ERROR, rejection.message, rejection=rejection)
+    with pytest.raises(RequestError, match="too hasty") as raised:
+        chat.take(output)
+    assert raised.value.param == "deadline_s"
+    assert chat.aborted == chat.ids
+    assert chat.collector.is_rejected
+    assert not chat.processor.has_unfinished_requests()
+    assert chat.says("of a request that was rejected", answer=2) == []
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+def test_what_is_broken_off_ends_with_an_error_and_keeps_what_was_said(
+    tokenizer: Tokenizer, kind: RequestOutputKind
+) -> None:
+    chat = Conversation(tokenizer, SamplingParams(n=2, output_kind=kind))
+    outputs = [*chat.says("ab"), *chat.says("c", FinishReason.LENGTH, answer=1)]
+    assert chat.processor.fail_all("a bad day") == chat.ids[:1]
+    last = chat.collector.get_nowait()
+    assert last.finished
+    failed = last.outputs[0]
+    assert (failed.index, failed.finish_reason, failed.stop_reason) == (0, "error", "a bad day")
+    delta = kind is RequestOutputKind.DELTA
+    assert failed.text == ("" if delta else "ab")
+    assert len(outputs) == (0 if kind is RequestOutputKind.FINAL_ONLY else 2)
+    assert not chat.processor.has_unfinished_requests()
+
+
+def test_results_of_features_come_once_in_deltas_whichever_answer_has_them(tokenizer: Tokenizer) -> None:
     params = SamplingParams(n=2, prompt_logprobs=0, output_kind=RequestOutputKind.DELTA)
-    processor = OutputProcessor(tokenizer)
-    info = msgspec.structs.replace(INFO, features=frozenset({"prompt_logprobs"}))
-    request = InputProcessor(info, tokenizer).process_inputs("ab", params)
-    first, second = processor.add_request("user-id", request, 0.0)
+    chat = Conversation(tokenizer, params)
+    first, second = chat.ids
     logprobs = [TokenLogprobs([98], [-1.0], 1)]
-    news = [
+    outputs = [
         EngineCoreOutput(second, [99]),
-        EngineCoreOutput(first, [99], prompt_logprobs=logprobs),
+        EngineCoreOutput(first, [99], results={"prompt_logprobs": logprobs}),
         EngineCoreOutput(first, [99]),
     ]
-    told = []
-    for output in news:
-        processed = processor.process_outputs(EngineCoreOutputs([output], SchedulerStats(0, 0, 0.0)))
-        told += [made.prompt_logprobs for made in processed.request_outputs]
-    assert [places and len(places) for places in told] == [None, 2, None]
+    told = [made.prompt_logprobs for output in outputs for made in chat.take(output)]
+    assert [entries and len(entries) for entries in told] == [None, 2, None]
+    assert told[1][0] is None  # nothing precedes the first token
+    assert list(told[1][1]) == [98]

@@ -119,11 +119,13 @@ def test_a_session_that_is_dropped_without_a_close_is_ended(llm: LLM) -> None:
     scheduler = llm.engine.client.core.scheduler
     session = llm.session()
     session.generate("x", GREEDY)
-    assert len(scheduler.requests) == 1
+    session.append("and a turn that is under way", GREEDY)
+    assert len(scheduler.table.sessions) == 1
     del session
     gc.collect()
     llm.generate("y", GREEDY, use_tqdm=False)
-    assert not scheduler.requests
+    assert not scheduler.table.sessions
+    assert_nothing_is_left(llm)
 
 
 def test_what_was_computed_is_found_in_the_cache(llm: LLM) -> None:
@@ -205,8 +207,9 @@ def assert_nothing_is_left(llm: LLM) -> None:
     scheduler = llm.engine.client.core.scheduler
     assert not llm.engine.has_unfinished_requests()
     assert not scheduler.requests
+    assert not scheduler.table.sessions
     assert scheduler.kv_cache.usage == 0
-    scheduler.check()
+    llm.engine.client.core.check()
 
 
 def test_a_session_that_never_said_anything_can_be_closed(llm: LLM) -> None:
@@ -272,12 +275,53 @@ def test_a_turn_that_is_refused_leaves_the_session_as_it_was(llm: LLM) -> None:
         outputs = [session.generate("a", GREEDY)]
         with pytest.raises(RequestError, match="the prompt is empty"):
             session.append("", GREEDY)
-        with pytest.raises(RequestError, match=f"has {CONTEXT - 4} tokens.*of its session"):
-            session.append("x" * (CONTEXT - 4), SamplingParams(max_tokens=1))
+        with pytest.raises(RequestError, match=f"has {CONTEXT - 4} tokens.*of its session") as raised:
+            session.generate("x" * (CONTEXT - 4), SamplingParams(max_tokens=1))
+        assert raised.value.param == "prompt"
         outputs.append(session.generate("b", GREEDY))
         assert [tokens_of(output) for output in outputs] == [
             tokens_of(other.generate(prompt, GREEDY)) for prompt in "ab"
         ]
+
+
+def test_turns_behind_one_that_is_rejected_are_rejected_too(llm: LLM) -> None:
+    """None may run without what should have been said before it."""
+    too_long = "x" * (CONTEXT - 4)
+    with llm.session() as session, llm.session() as other:
+        outputs = [session.generate("a", GREEDY)]
+        for prompt in (too_long, "never", "said"):
+            session.append(prompt, SamplingParams(max_tokens=1))
+        for message in (
+            "of its session",
+            "the turn before this one was rejected",
+            "the turn before this one",
+        ):
+            with pytest.raises(RequestError, match=message):
+                next(session.stream())
+        session.append(too_long, SamplingParams(max_tokens=1))
+        with pytest.raises(RequestError, match="the turn before this one was rejected"):
+            session.generate("nor this", GREEDY)
+        outputs.append(session.generate("b", GREEDY))
+        assert [tokens_of(output) for output in outputs] == [
+            tokens_of(other.generate(prompt, GREEDY)) for prompt in "ab"
+        ]
+
+
+def test_a_first_turn_that_the_engine_rejects_begins_no_session(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_times = llm.engine.client.core.deadlines._step_times
+    monkeypatch.setattr(step_times, "estimate_s", lambda num_tokens, num_steps: float(num_tokens))
+    session = llm.session()
+    session.append("z" * 40, GREEDY, deadline_s=30)
+    session.append("behind it", GREEDY)
+    for message in ("deadline_s is 30", "the session has ended"):
+        with pytest.raises(RequestError, match=message):
+            next(session.stream())
+    assert_nothing_is_left(llm)
+    first = session.generate("a", GREEDY)
+    assert tokens_of(first) == at_once(llm, first.prompt_token_ids, GREEDY)
+    session.close()
 
 
 def test_a_first_turn_that_is_refused_begins_no_session(llm: LLM) -> None:
@@ -296,7 +340,7 @@ def test_a_context_that_is_full_says_so_and_ends_nobody(llm: LLM) -> None:
         output = session.generate("x" * (CONTEXT - 4), endless)
         assert (len(tokens_of(output)), output.outputs[0].finish_reason) == (4, "length")
         with pytest.raises(RequestError, match="at most 0 after the"):
-            session.append("y", GREEDY)
+            session.generate("y", GREEDY)
         assert list(session.stream()) == []
 
 
@@ -364,8 +408,9 @@ def test_a_turn_that_cannot_be_done_in_time_is_refused_and_the_session_goes_on(
     with llm.session() as session:
         first = session.generate("a", GREEDY, deadline_s=30)
         for needed_s in (35 + 5, 6 + 35 + 5):  # the 6 tokens of before are cached, and then they are not
+            session.append("x" * 35, GREEDY, deadline_s=30)
             with pytest.raises(RequestError, match=f"deadline_s is 30, and .* about {needed_s} s at"):
-                session.append("x" * 35, GREEDY, deadline_s=30)
+                next(session.stream())
             llm.reset_prefix_cache()
         assert list(session.stream()) == []
         last = session.generate("b", GREEDY, deadline_s=30)

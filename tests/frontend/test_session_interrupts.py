@@ -53,9 +53,11 @@ def ctrl_c(llm: LLM, plan: int) -> AbstractContextManager[None]:
 
 
 def text_of(llm: LLM, session: Session) -> list[int]:
-    """What the core keeps of a session, in token ids."""
-    (request,) = (each for name, each in core_of(llm).requests.items() if name.startswith(session.request_id))
-    return list(request.token_ids)
+    """What the core keeps of an idle session, in token ids."""
+    kept = core_of(llm).table.sessions.get(session.session_id)
+    assert kept is not None
+    assert kept.turn is None
+    return list(kept.context.token_ids)
 
 
 def test_a_stream_is_interrupted_after_the_step_and_loses_no_token(llm: LLM) -> None:
@@ -160,9 +162,16 @@ def test_so_it_does_in_a_stream(llm: LLM, place: str) -> None:
 def test_of_other_sessions_it_ends_those_that_wait_for_an_answer(llm: LLM, place: str) -> None:
     waiting, idle = llm.session(), llm.session()
     idle.generate("idle", GREEDY)
-    waiting.append("a beginning", SHORT)
+    waiting.append("a beginning", LONG)
     with broken_off(llm, place), pytest.raises(KeyboardInterrupt):
         llm.generate("of somebody else", GREEDY, use_tqdm=False)
+    answer = list(waiting.stream())[-1].outputs[0]
+    if place == "step":  # all that it said is in its collectors
+        assert answer.finish_reason == "length"
+        waiting.close()
+    else:
+        assert answer.finish_reason == "error"
+        assert "a step of the engine was broken off: KeyboardInterrupt" in str(answer.stop_reason)
     assert_has_ended(llm, waiting)
     assert tokens_of(idle.generate("goes on", GREEDY))
     idle.close()
@@ -170,6 +179,6 @@ def test_of_other_sessions_it_ends_those_that_wait_for_an_answer(llm: LLM, place
 
 def test_a_second_ctrl_c_while_the_turn_is_stopped_ends_the_session(llm: LLM) -> None:
     session = llm.session()
-    with ctrl_c(llm, 2), ctrl_c_at(llm.engine, "stop_turns"), pytest.raises(KeyboardInterrupt):
+    with ctrl_c(llm, 2), ctrl_c_at(llm.engine, "stop_requests"), pytest.raises(KeyboardInterrupt):
         session.generate("a beginning", LONG)
     assert_has_ended(llm, session)

@@ -10,7 +10,9 @@ import pytest
 
 from octavo.config import EngineConfig
 from octavo.frontend.llm_engine import LLMEngine
+from octavo.frontend.output_collector import OutputCollector
 from octavo.scheduler.request import Request
+from octavo.scheduler.request_table import RequestTable
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.options import RequestOptions
 from octavo.types.outputs import CompletionOutput, RequestOutput
@@ -21,9 +23,10 @@ SLOW = {f"slow {number}": RequestOptions(priority=9) for number in range(4)}
 URGENT = {f"urgent {number}": RequestOptions(priority=0) for number in range(2)}
 
 
-def make_engine(model: Path, **settings: Any) -> LLMEngine:
+def make_streams(model: Path, **settings: Any) -> Streams:
     defaults = {"block_size": 16, "max_model_len": 64, "kv_cache_memory": "8MiB"}
-    return LLMEngine.from_config(EngineConfig.from_settings(model=str(model), **{**defaults, **settings}))
+    config = EngineConfig.from_settings(model=str(model), **{**defaults, **settings})
+    return Streams(LLMEngine.from_config(config))
 
 
 def scheduler_of(engine: LLMEngine) -> Scheduler:
@@ -37,14 +40,33 @@ def make_params(seed: int, max_tokens: int, **fields: Any) -> SamplingParams:
     )
 
 
-def drain(engine: LLMEngine) -> dict[str, list[RequestOutput]]:
-    """Step to the end; what each stream says."""
-    streams: dict[str, list[RequestOutput]] = {}
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            streams.setdefault(output.request_id, []).append(output)
-    assert_idle(engine)
-    return streams
+class Streams:
+    """The requests of one engine, and what each says step by step."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.engine = engine
+        self.ready: list[OutputCollector] = []
+
+    def add(
+        self, name: str, prompt: str, params: SamplingParams, options: RequestOptions | None = None
+    ) -> None:
+        request = self.engine.input_processor.process_inputs(prompt, params, options)
+        self.engine.add_processed(name, request, self.ready.append)
+
+    def step(self) -> list[RequestOutput]:
+        self.engine.step()
+        outputs = [collector.get_nowait() for collector in self.ready]
+        self.ready.clear()
+        return [output for output in outputs if output is not None]
+
+    def drain(self) -> dict[str, list[RequestOutput]]:
+        """Step to the end; what each stream says."""
+        said: dict[str, list[RequestOutput]] = {}
+        while self.engine.has_unfinished_requests():
+            for output in self.step():
+                said.setdefault(output.request_id, []).append(output)
+        assert_idle(self.engine)
+        return said
 
 
 def assert_idle(engine: LLMEngine) -> None:
@@ -77,13 +99,13 @@ def late_stop(text: str) -> str:
 def preempted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """By request, the tokens it had generated when it was last preempted."""
     lengths: dict[str, int] = {}
-    original = Scheduler._preempt
+    original = RequestTable.preempt
 
-    def noting(self: Scheduler, victim: Request) -> None:
+    def noting(self: RequestTable, victim: Request) -> None:
         lengths[victim.request_id.split(".")[0]] = victim.num_output_tokens
         original(self, victim)
 
-    monkeypatch.setattr(Scheduler, "_preempt", noting)
+    monkeypatch.setattr(RequestTable, "preempt", noting)
     return lengths
 
 
@@ -94,16 +116,16 @@ def test_preempted_streams_say_what_each_says_alone(
 ) -> None:
     names = {**SLOW, **URGENT}
     params = {name: make_params(seed, 34, logprobs=2) for seed, name in enumerate(names)}
-    roomy = make_engine(tiny_model, backend=backend)
+    roomy = make_streams(tiny_model, backend=backend)
     alone = {}
     for name in names:
-        roomy.add_request(name, f"{name} {'x' * 20}", params[name])
-        text = whole(drain(roomy)[name])[0]
+        roomy.add(name, f"{name} {'x' * 20}", params[name])
+        text = whole(roomy.drain()[name])[0]
         params[name] = make_params(params[name].seed, 34, logprobs=2, stop=[late_stop(text)])
-        roomy.add_request(name, f"{name} {'x' * 20}", params[name])
-        alone[name] = whole(drain(roomy)[name])
+        roomy.add(name, f"{name} {'x' * 20}", params[name])
+        alone[name] = whole(roomy.drain()[name])
     assert not preempted
-    small = make_engine(
+    small = make_streams(
         tiny_model,
         backend=backend,
         pipeline_depth=depth,
@@ -113,13 +135,13 @@ def test_preempted_streams_say_what_each_says_alone(
     )
     early: dict[str, list[RequestOutput]] = {name: [] for name in names}
     for name, options in SLOW.items():
-        small.add_request(name, f"{name} {'x' * 20}", params[name], options)
+        small.add(name, f"{name} {'x' * 20}", params[name], options)
     for _ in range(6):
         for output in small.step():
             early[output.request_id].append(output)
     for name, options in URGENT.items():
-        small.add_request(name, f"{name} {'x' * 20}", params[name], options)
-    late = drain(small)
+        small.add(name, f"{name} {'x' * 20}", params[name], options)
+    late = small.drain()
     assert {name: whole(early[name] + late[name]) for name in names} == alone
     assert {finish_reason for *_, finish_reason, _ in alone.values()} == {"stop"}
     assert all(len(logprobs) == len(token_ids) for _, token_ids, logprobs, _, _ in alone.values())
@@ -133,11 +155,11 @@ def test_preempted_streams_say_what_each_says_alone(
 def test_cached_tokens_are_those_of_the_prompt_once_however_it_is_told(
     tiny_model: Path, kind: RequestOutputKind, num_answers: int
 ) -> None:
-    engine = make_engine(tiny_model)
+    engine = make_streams(tiny_model)
     params = SamplingParams(n=num_answers, max_tokens=3, ignore_eos=True, output_kind=kind)
     for name, expected in (("cold", 0), ("warm", 49)):
-        engine.add_request(name, "x" * 50, params)
-        outputs = drain(engine)[name]
+        engine.add(name, "x" * 50, params)
+        outputs = engine.drain()[name]
         assert {output.num_cached_tokens for output in outputs} == {expected}
         assert outputs[-1].finished
 
@@ -146,22 +168,23 @@ def test_users_who_leave_at_any_moment_disturb_nobody(
     tiny_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(1)
-    engine = make_engine(tiny_model, max_num_seqs=8)
+    streams = make_streams(tiny_model, max_num_seqs=8)
+    engine = streams.engine
     heard: set[str] = set()
     gone: set[str] = set()
     finished: set[str] = set()
     for number in range(500):
-        engine.add_request(f"r{number}", f"{number % 7}", make_params(number, rng.randint(1, 3)))
+        streams.add(f"r{number}", f"{number % 7}", make_params(number, rng.randint(1, 3)))
         leavers = {f"r{rng.randint(max(number - 5, 0), number)}" for _ in range(rng.randint(0, 2))}
         engine.abort_requests(leavers)
         gone |= leavers
-        for output in engine.step():
+        for output in streams.step():
             assert output.request_id not in gone | finished
             heard.add(output.request_id)
             finished |= {output.request_id} if output.finished else set()
         here = {f"r{earlier}" for earlier in range(number + 1)} - gone - finished
         assert {core_id.split(".")[0] for core_id in scheduler_of(engine).requests} == here
-    finished |= drain(engine).keys()
+    finished |= streams.drain().keys()
     assert finished | gone == {f"r{number}" for number in range(500)}
     assert min(len(gone - heard), len(gone & heard - finished), len(gone & finished)) > 20, "at any moment"
     assert not caplog.records

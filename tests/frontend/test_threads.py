@@ -11,6 +11,8 @@ import pytest
 from octavo import LLM
 from octavo.errors import RequestError
 from octavo.frontend.input_processor import final_only
+from octavo.frontend.output_collector import OutputCollector
+from octavo.frontend.session import Session
 from octavo.types.steps import PauseState
 from tests.frontend.tiny_llm import GREEDY, assert_idle, make_llm
 
@@ -73,13 +75,13 @@ def test_the_core_is_changed_by_who_holds_the_engine(
 def test_a_session_that_is_closed_from_elsewhere_while_it_answers_says_so(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = llm._step
+    step = Session._step
 
-    def close_after_a_step() -> None:
-        step()
+    def close_after_a_step(session: Session, turn: OutputCollector) -> None:
+        step(session, turn)
         in_another_thread(session.close)
 
-    monkeypatch.setattr(llm, "_step", close_after_a_step)
+    monkeypatch.setattr(Session, "_step", close_after_a_step)
     session = llm.session()
     session.append("a", GREEDY)
     with pytest.raises(RequestError, match="the session has ended; begin another"):
@@ -96,9 +98,11 @@ def test_an_answer_that_another_thread_has_taken_is_no_end_of_the_session(
     session = llm.session()
     step = session._step
 
-    def step_and_lose() -> None:
-        step()
-        session._outputs.clear()
+    def step_and_lose(turn: OutputCollector) -> None:
+        step(turn)
+        while not turn.is_finished:
+            step(turn)
+        in_another_thread(lambda: list(session.stream()))
 
     monkeypatch.setattr(session, "_step", step_and_lose)
     with pytest.raises(RequestError, match="another thread has taken the answer"):

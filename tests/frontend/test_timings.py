@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from octavo.frontend.input_processor import InputProcessor
+from octavo.frontend.output_collector import OutputCollector
 from octavo.frontend.output_processor import OutputProcessor
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.types.outputs import (
@@ -33,7 +34,8 @@ class Timed:
         self.processor = OutputProcessor(tokenizer, clock=self.clock)
         given = SamplingParams(n=n, output_kind=RequestOutputKind.DELTA, **params)
         request = InputProcessor(INFO, tokenizer).process_inputs("prompt", given)
-        self.ids = self.processor.add_request("user-id", request, 1000.0)
+        self.collector = OutputCollector("user-id", RequestOutputKind.DELTA)
+        self.ids = self.processor.add_request(request, 1000.0, self.collector)
         self.events: dict[str, list[EngineCoreEvent]] = {}
 
     def happens(self, kind: EngineCoreEventType, now: float, answer: int = 0) -> None:
@@ -42,7 +44,9 @@ class Timed:
     def step(self, now: float | None, *news: EngineCoreOutput) -> list[RequestOutput]:
         outputs = EngineCoreOutputs(list(news), events=self.events, timestamp=now)
         self.events = {}
-        return self.processor.process_outputs(outputs).request_outputs
+        self.processor.process_outputs(outputs)
+        output = self.collector.get_nowait()
+        return [] if output is None else [output]
 
     def says(
         self, now: float | None, text: str, finish: FinishReason | None = None, answer: int = 0

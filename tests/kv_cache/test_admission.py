@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tests.kv_cache.driver import a_request, finish, generate, make_manager, proceed, start
+from tests.seeds import every_seed
 
 
 @pytest.mark.parametrize(("length", "fits"), [(11, True), (12, False)], ids=["fits", "too long"])
@@ -118,7 +119,7 @@ def test_windows_that_share_what_they_will_give_back_do_not_count_on_it() -> Non
     assert not manager.can_admit(two, hit)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@every_seed(200)
 def test_whatever_fits_the_cache_runs_alone_from_its_first_token_to_its_last(seed: int) -> None:
     """In any chunks, over any remains of others."""
     rng = random.Random(seed)

@@ -19,6 +19,7 @@ from tests.kv_cache.driver import (
     start,
     table_of,
 )
+from tests.seeds import every_seed
 
 CACHES = [
     ["full"],
@@ -52,7 +53,7 @@ def test_a_resend_computes_one_token(kinds: list[str]) -> None:
     assert [ask(manager, prompt) for _ in range(3)] == [0, 999, 999]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_seed(20)
 def test_the_longest_common_beginning_of_many_is_found(seed: int) -> None:
     rng = random.Random(seed)
     manager = make_manager(2000, 4, kinds=rng.choice(CACHES), reach=6)

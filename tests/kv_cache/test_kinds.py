@@ -16,6 +16,7 @@ from octavo.types.kv import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
+    LatentAttentionSpec,
     RecurrentStateSpec,
     SlidingWindowSpec,
 )
@@ -33,6 +34,7 @@ from tests.kv_cache.driver import (
     start,
     table_of,
 )
+from tests.seeds import every_seed
 
 HEADS = (1, 1, 8)
 
@@ -40,6 +42,7 @@ HEADS = (1, 1, 8)
 def specs_of(block_size: int, reach: int) -> list[KVCacheSpec]:
     return [
         FullAttentionSpec(block_size, *HEADS),
+        LatentAttentionSpec(block_size, latent_size=2, rope_size=1, token_bytes=8),
         SlidingWindowSpec(block_size, *HEADS, window=reach),
         ChunkedLocalAttentionSpec(block_size, *HEADS, chunk_size=reach),
         RecurrentStateSpec(block_size, state_bytes=8),
@@ -69,7 +72,7 @@ def test_what_is_given_back_is_just_what_nobody_sees(block_size: int, reach: int
             assert manager.num_skipped_blocks(num_computed) == model.num_skipped(num_computed)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@every_seed(100)
 def test_the_longest_hit_is_the_longest_of_which_all_that_is_seen_is_there(seed: int) -> None:
     rng = random.Random(seed)
     block_size, reach, num_blocks = rng.randint(1, 4), rng.randint(1, 12), 10
@@ -93,7 +96,7 @@ def test_the_longest_hit_is_the_longest_of_which_all_that_is_seen_is_there(seed:
             assert manager.find_longest_cache_hit(prefixes, most) == expected
 
 
-@pytest.mark.parametrize("seed", range(50))
+@every_seed(50)
 def test_a_request_never_holds_more_than_it_was_admitted_on(seed: int) -> None:
     rng = random.Random(seed)
     kind = rng.choice(["full", "window", "chunk", "recurrent"])

@@ -23,6 +23,11 @@ def test_layers_with_equal_needs_share_a_group() -> None:
     assert [(group.spec, group.layers) for group in groups] == [(SMALL, (0, 2)), (LARGE, (1, 3))]
 
 
+def test_a_layer_that_keeps_nothing_is_in_no_group() -> None:
+    (group,) = group_layers([SMALL, None, SMALL, None])
+    assert group.layers == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("counts", "size", "num_groups"),
     [((26,), 26, 1), ((15, 3), 3, 6), ((22, 4), 4, 7), ((29, 5), 5, 7), ((18, 20), 20, 2)],

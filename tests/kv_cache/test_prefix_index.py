@@ -13,6 +13,7 @@ from octavo.kv_cache.block_pool import BlockPool
 from octavo.kv_cache.hashing import NO_DIGEST, encode_tokens
 from octavo.types.observer import Observer, StoredBlock
 from tests.kv_cache.publication import find, hashes_of, make_pool, publish, publish_hashes
+from tests.seeds import every_seed
 
 
 def release(pool: BlockPool, blocks: list[KVCacheBlock]) -> None:
@@ -118,7 +119,7 @@ def test_colliding_digests_cost_hits_but_are_never_believed(digest_bits: int) ->
 # ------------------------------------------------------------------------------------------------------ heads
 
 
-@pytest.mark.parametrize("seed", range(30))
+@every_seed(30)
 def test_the_longest_head_among_all_children_is_found_whoever_comes_and_goes(seed: int) -> None:
     rng = random.Random(seed)
     pool = make_pool(40)

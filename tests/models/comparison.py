@@ -12,10 +12,8 @@ import numpy as np
 import octavo
 from octavo import LLM, SamplingParams
 from octavo.backends.reference.backend import ReferenceBackend
-from octavo.models.gguf_spec import spec_from_gguf
-from octavo.models.huggingface_spec import spec_from_config
+from octavo.models.load import load_model, spec_from_config, spec_from_gguf
 from octavo.models.model import Model
-from octavo.models.registry import load_model
 from octavo.sampling.sampler import Sampler
 from octavo.weights.loader import open_weights
 from tests.backends.steps import whole_prompt_logits

@@ -13,13 +13,10 @@ import pytest
 
 from octavo import LLM
 from octavo.errors import UnsupportedError, WeightError
-from octavo.models.gguf_spec import spec_from_gguf
-from octavo.models.huggingface_spec import spec_from_config
-from octavo.models.load import open_model
+from octavo.models.gemma3 import Gemma3Spec
+from octavo.models.load import load_model, open_model, spec_from_config, spec_from_gguf
 from octavo.models.model import Model
-from octavo.models.registry import load_model
 from octavo.models.rope import LinearScaling, RopeSpec
-from octavo.models.spec import ModelSpec
 from tests.backends.steps import Request, cache_config, run_steps, whole_prompt_logits
 from tests.models.comparison import (
     assert_equal_logits,
@@ -160,14 +157,14 @@ def test_native_gives_the_logits_of_the_reference(backend_name: str) -> None:
 # ---------------------------------------------------------------------------------- keys of their files
 
 
-def gguf_spec(**changes: Any) -> ModelSpec:
+def gguf_spec(**changes: Any) -> Gemma3Spec:
     """The spec of the tiny model with `changes`, whose names have __ for dots; None removes a key."""
     metadata, tensors = gguf_content(CONFIG, make_arrays(CONFIG))
     metadata |= {f"gemma3.{name.replace('__', '.')}": value for name, value in changes.items()}
     return spec_from_gguf({k: v for k, v in metadata.items() if v is not None}, ArraySource(tensors))
 
 
-def config_spec(**changes: Any) -> ModelSpec:
+def config_spec(**changes: Any) -> Gemma3Spec:
     return spec_from_config(config_with(**changes), "tiny")
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import octavo
 from octavo.errors import UnsupportedError, WeightError
-from octavo.models.huggingface_spec import spec_from_config
+from octavo.models.layer_cache import FullAttentionCache
+from octavo.models.load import load_model, spec_from_config
 from octavo.models.model import Model
-from octavo.models.registry import load_model
+from octavo.models.registry import GGUF_ARCHITECTURES, HUGGING_FACE_ARCHITECTURES
 from octavo.weights.formats import FORMATS
 from octavo.weights.weight import Weight
 from tests.models.tiny_llama import Arrays, ArraySource, make_arrays, make_config
@@ -35,10 +39,9 @@ def test_every_weight_is_taken_once(arrays: Arrays) -> None:
     assert sorted(weight.name for weight in weights) == sorted(arrays)
 
 
-def test_attention_layers_are_those_of_the_spec(arrays: Arrays) -> None:
-    layers = load(arrays).attention_layers
-    assert [layer.index for layer in layers] == [0, 1]
-    assert {(layer.num_heads, layer.num_kv_heads, layer.head_size) for layer in layers} == {(6, 2, 8)}
+def test_every_layer_keeps_the_keys_and_values_of_the_spec(arrays: Arrays) -> None:
+    model = load(arrays)
+    assert model.cache_specs() == (FullAttentionCache(num_kv_heads=2, head_size=8),) * model.num_layers
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,19 @@ def test_tensor_in_a_format_that_cannot_be_read_is_named_with_what_can(arrays: A
     source._weights[name] = Weight(name, (80, 48), FORMATS["IQ1_S"], data)
     with pytest.raises(UnsupportedError, match=rf"^.*{name}.*IQ1_S.*supported: .*Q4_K.*$"):
         load_model(source, spec_from_config(CONFIG, "tiny"))
+
+
+@pytest.mark.parametrize("name", sorted({*GGUF_ARCHITECTURES.values(), *HUGGING_FACE_ARCHITECTURES.values()}))
+def test_a_family_is_named_only_by_its_module_and_the_registry(name: str) -> None:
+    root = Path(octavo.__file__).parent
+    naming = re.compile(rf"""["']{name}["']|models\.{name}\b|from octavo\.models import .*\b{name}\b""")
+    sources = (
+        path
+        for package in ("models", "backends", "engine", "worker")
+        for path in root.glob(f"{package}/**/*.py")
+    )
+    found = {path.relative_to(root).as_posix() for path in sources if naming.search(path.read_text())}
+    assert found == {f"models/{name}.py", "models/registry.py"}
 
 
 def test_a_family_is_imported_only_when_one_of_its_models_is_loaded() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from octavo.errors import UnsupportedError, WeightError
-from octavo.models.gguf_spec import spec_from_gguf
-from octavo.models.huggingface_spec import spec_from_config
+from octavo.models.llama import LlamaSpec
+from octavo.models.load import spec_from_config, spec_from_gguf
+from octavo.models.registry import GGUF_ARCHITECTURES, HUGGING_FACE_ARCHITECTURES
 from octavo.models.rope import LinearScaling, Llama3Scaling, NoScaling, RopeSpec, YarnScaling
-from octavo.models.spec import ModelSpec
 from tests.models.tiny_llama import ArraySource, gguf_content, make_arrays, make_config
 
 CONFIG = make_config()
@@ -21,20 +21,19 @@ SOURCE = ArraySource(TENSORS)
 WRONG_NUMBERS = [0, -1, True, "8", 8.5, [8, 8], 2**40]
 
 
-def gguf_spec(**changes: Any) -> ModelSpec:
+def gguf_spec(**changes: Any) -> LlamaSpec:
     """The spec of METADATA with `changes`, whose names have __ for dots; None removes a key."""
     changed = METADATA | {f"llama.{name.replace('__', '.')}": value for name, value in changes.items()}
     return spec_from_gguf({key: value for key, value in changed.items() if value is not None}, SOURCE)
 
 
-def config_spec(**changes: Any) -> ModelSpec:
+def config_spec(**changes: Any) -> LlamaSpec:
     return spec_from_config(make_config(**changes), "tiny")
 
 
 def test_both_files_of_a_model_give_the_same_shape() -> None:
-    expected = ModelSpec(
+    expected = LlamaSpec(
         name="tiny",
-        architecture="llama",
         layout="huggingface",
         num_layers=2,
         hidden_size=48,
@@ -52,9 +51,9 @@ def test_both_files_of_a_model_give_the_same_shape() -> None:
     assert config_spec() == expected
     in_gguf = gguf_spec(rope__scaling__type="none")
     assert (in_gguf.layout, in_gguf.rope) == ("gguf", expected.rope)
+    assert in_gguf.architecture == expected.architecture == "llama"
     for field in (
         "name",
-        "architecture",
         "num_layers",
         "hidden_size",
         "num_heads",
@@ -157,14 +156,14 @@ def test_missing_architecture_is_named() -> None:
 
 
 def test_unsupported_gguf_architecture_is_refused_in_one_line_with_what_is_supported() -> None:
-    with pytest.raises(UnsupportedError, match=r"^.*'foo'.*supported: llama, gemma3$"):
+    with pytest.raises(UnsupportedError, match=rf"^.*'foo'.*supported: {', '.join(GGUF_ARCHITECTURES)}$"):
         spec_from_gguf({"general.architecture": "foo"}, SOURCE)
 
 
 def test_unsupported_huggingface_architecture_is_refused_with_what_is_supported() -> None:
     with pytest.raises(
         UnsupportedError,
-        match=r"^.*'FooForCausalLM'.*supported: LlamaForCausalLM, MistralForCausalLM, Gemma3ForCausalLM$",
+        match=rf"^.*'FooForCausalLM'.*supported: {', '.join(HUGGING_FACE_ARCHITECTURES)}$",
     ):
         spec_from_config({"architectures": ["FooForCausalLM"]}, "foo")
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import WeightError
-from octavo.models.huggingface_spec import spec_from_config
+from octavo.models.load import load_model, spec_from_config
 from octavo.models.model import Model
-from octavo.models.registry import load_model
 from octavo.weights.formats import FORMATS
 from octavo.weights.weight import Weight
 

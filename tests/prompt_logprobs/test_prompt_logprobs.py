@@ -11,7 +11,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.errors import RequestError
 from octavo.prompt_logprobs.extension import PromptLogprobsExtension
-from octavo.scheduler.scheduler import Scheduler
+from octavo.scheduler.request_table import RequestTable
 from octavo.types.outputs import RequestOutput
 from octavo.types.steps import NewRequestData
 from tests.tiny_model import NUM_TOKENS
@@ -78,13 +78,13 @@ def test_a_preempted_request_reports_every_prompt_token_once(
     tiny_model: Path, whole: RequestOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preempted: list[tuple[int, int]] = []  # tokens of the prompt, tokens known
-    original = Scheduler._preempt
+    original = RequestTable.preempt
 
-    def counting(self: Scheduler, victim: Any) -> None:
+    def counting(self: RequestTable, victim: Any) -> None:
         preempted.append((victim.num_prompt_tokens, victim.num_tokens))
         original(self, victim)
 
-    monkeypatch.setattr(Scheduler, "_preempt", counting)
+    monkeypatch.setattr(RequestTable, "preempt", counting)
     llm = LLM(str(tiny_model), block_size=16, num_blocks_override=12, max_model_len=160)
     params = msgspec.structs.replace(PARAMS, max_tokens=40)
     outputs = llm.generate([PROMPT, PROMPT], params, use_tqdm=False)

@@ -5,6 +5,7 @@ import pytest
 
 from octavo.sampling.adjustments import apply_adjustments, apply_allowed, apply_bias, apply_penalties
 from octavo.types.sampling import LogitBias, Penalties, SamplingMetadata, TokenLists
+from tests.sampling.tables import penalty_tables
 
 INF = math.inf
 
@@ -21,9 +22,9 @@ def penalties(
     frequency: float = 0.0,
     presence: float = 0.0,
 ) -> Penalties:
-    """Of one row."""
+    """Of one row of logits."""
     settings = (np.array([setting], np.float32) for setting in (repetition, frequency, presence))
-    return Penalties(*settings, prompt=lists(prompt), output=lists(output))
+    return Penalties(*settings, rows=np.array([0]), **penalty_tables([(prompt, output)], 8))
 
 
 def penalized(logits: list[float], of_row: Penalties) -> list[float]:
@@ -76,7 +77,14 @@ class TestPenalties:
         logits = np.ones((3, 2), np.float32)
         ones = np.ones(3, np.float32)
         apply_penalties(
-            logits, Penalties(ones, ones * 0, ones, prompt=lists([], [], []), output=lists([0], [], [1]))
+            logits,
+            Penalties(
+                ones,
+                ones * 0,
+                ones,
+                rows=np.array([2, 1, 0]),
+                **penalty_tables([([], [1]), ([], []), ([], [0])], 2),
+            ),
         )
         assert logits.tolist() == [[0, 1], [1, 1], [1, 0]]
 

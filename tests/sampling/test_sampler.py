@@ -20,6 +20,7 @@ from octavo.types.sampling import (
     TokenLists,
     TokenLogprobs,
 )
+from tests.sampling.tables import penalty_tables
 
 INF = math.inf
 MASK = 2**64 - 1
@@ -297,13 +298,12 @@ class TestAdjustedLogits:
         self, row: Row, mode: str, logits: Iterable[float] = LOGITS
     ) -> tuple[int, TokenLogprobs | None]:
         one = np.ones(1, np.float32)
-        nothing = TokenLists(np.array([0, 0]), np.array([], np.int32))
-        token = TokenLists(np.array([0, 1]), np.array([0], np.int32))
+        token = TokenLists(np.array([0, 1]), np.array([1], np.int32))
         changed = structs.replace(
             metadata([row]),
             allowed=np.array([[0b1011]], np.uint32),
-            bias=LogitBias(structs.replace(token, token_ids=np.array([1], np.int32)), 2 * one),
-            penalties=Penalties(one, 0 * one, 2 * one, prompt=nothing, output=token),
+            bias=LogitBias(token, 2 * one),
+            penalties=Penalties(one, 0 * one, 2 * one, rows=np.array([0]), **penalty_tables([([], [0])], 4)),
         )
         return result(Sampler(None, mode).forward(np.array([list(logits)], np.float32), changed), 0)
 

@@ -23,7 +23,7 @@ def add(core: EngineCore, *names: str, length: int = 5, **fields: object) -> Non
 
 def step(core: EngineCore) -> SchedulerOutput:
     core.step()
-    core.scheduler.check()
+    core.check()
     executor = core.executor.runner
     assert isinstance(executor, FakeExecutor)
     return executor.outputs[-1]

@@ -22,10 +22,12 @@ FOREVER = make_params(None, ignore_eos=True, repetition_detection=REPETITION)
 
 
 def step(scheduler: Scheduler) -> None:
-    output = scheduler.schedule()
+    planned = scheduler.schedule()
     # Tokens that never repeat themselves, so that nobody ends.
-    sampled = {req_id: [1 + scheduler.requests[req_id].num_tokens] for req_id in output.num_scheduled_tokens}
-    scheduler.update_from_output(output, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
+    sampled = {
+        req_id: [1 + scheduler.requests[req_id].num_tokens] for req_id in planned.output.num_scheduled_tokens
+    }
+    scheduler.update_from_output(planned, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
 
 
 def cost_of_a_step(scheduler: Scheduler) -> int:

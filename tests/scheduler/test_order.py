@@ -11,10 +11,11 @@ FOREVER = make_params(None, ignore_eos=True)
 
 def run_step(scheduler: Scheduler) -> dict[str, int]:
     """One step in which everybody whose tokens are computed gets another; the tokens each request ran."""
-    output = scheduler.schedule()
+    planned = scheduler.schedule()
+    output = planned.output
     complete = [i for i in output.num_scheduled_tokens if _is_complete(scheduler, i)]
     sampled = {req_id: [1 + scheduler.requests[req_id].num_tokens] for req_id in complete}
-    scheduler.update_from_output(output, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
+    scheduler.update_from_output(planned, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
     scheduler.check()
     return output.num_scheduled_tokens
 

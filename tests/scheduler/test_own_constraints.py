@@ -175,7 +175,7 @@ def test_what_is_computed_again_waits_for_the_step_of_prompts_too() -> None:
     add(core, "a", "b", length=2)
     for _ in range(20):
         step(core)
-    core.scheduler._preempt(core.scheduler.running[-1])
+    core.scheduler.table.preempt(core.scheduler.running[-1])
     assert [counts(core) for _ in range(10)] == [{"a": 1}] * 10
     assert counts(core) == {"a": 1, "b": 22}
 

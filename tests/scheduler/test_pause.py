@@ -33,7 +33,7 @@ def add(core: EngineCore, names: str, max_tokens: int = 6, **fields: object) -> 
 def step(core: EngineCore) -> list[str]:
     """One step; who ran in what was planned in it, in their order."""
     core.step()
-    core.scheduler.check()
+    core.check()
     return list(core.executor.runner.outputs[-1].num_scheduled_tokens)
 
 
@@ -69,7 +69,7 @@ def test_while_all_are_paused_nothing_runs_and_then_all_go_on(depth: int) -> Non
     num_plans = len(core.executor.runner.outputs)
     for _ in range(4):
         outputs += core.step().outputs  # of steps that were in flight
-        core.scheduler.check()
+        core.check()
     assert not any(plan.num_scheduled_tokens for plan in core.executor.runner.outputs[num_plans:])
     assert core.scheduler.num_running == 2
     assert core.has_begun_requests()
@@ -87,7 +87,7 @@ def test_those_who_are_held_and_those_who_come_meanwhile_keep_their_order(policy
     step(core)
     for state in (PauseState.PAUSED_NEW, PauseState.PAUSED_ALL, PauseState.PAUSED_ALL, PauseState.PAUSED_NEW):
         core.pause(state)
-        core.scheduler.check()
+        core.check()
     add(core, "de")
     core.pause(PauseState.UNPAUSED)
     add(core, "f")
@@ -160,27 +160,27 @@ def test_a_preempted_request_alone_is_still_to_be_drained() -> None:
 
 def test_the_first_and_next_turns_of_a_session_are_new() -> None:
     core = make_core(100)
-    core.add_request(a_request("s", 2, resumable=True))
+    core.add_request(a_request("s", 2, session_id="s"))
     run_to_end(core)
     core.pause(PauseState.PAUSED_NEW)
     assert not core.has_begun_requests()
-    core.add_request(a_request("s", 2, resumable=True))
+    core.add_request(a_request("t", 2, session_id="s", continues_session=True))
     assert step(core) == []
     core.pause(PauseState.UNPAUSED)
-    assert step(core) == ["s"]
+    assert step(core) == ["t"]
 
 
 def test_a_queued_turn_waits_for_the_end_of_the_pause_and_the_turn_under_way_does_not() -> None:
     core = make_core(100)
-    for _ in range(2):
-        core.add_request(a_request("s", 3, resumable=True))
+    core.add_request(a_request("s", 3, session_id="s"))
+    core.add_request(a_request("t", 3, session_id="s", continues_session=True))
     step(core)
     core.pause(PauseState.PAUSED_NEW)
     ends = [core.step().outputs[-1].finish_reason for _ in range(2)]
     assert ends == [None, FinishReason.LENGTH]
     assert step(core) == []
     core.pause(PauseState.UNPAUSED)
-    assert len(tokens_of(run_to_end(core)["s"])) == 3
+    assert len(tokens_of(run_to_end(core)["t"])) == 3
 
 
 def test_who_is_held_can_be_aborted() -> None:
@@ -191,10 +191,10 @@ def test_who_is_held_can_be_aborted() -> None:
     add(core, "c")
     aborted = core.abort_requests(["a", "b", "c"])
     assert [output.finish_reason for output in aborted] == [FinishReason.ABORT] * 3
-    core.scheduler.check()
+    core.check()
     assert not core.has_unfinished_requests()
     core.pause(PauseState.UNPAUSED)
-    core.scheduler.check()
+    core.check()
 
 
 def test_who_is_held_can_be_stopped() -> None:
@@ -202,7 +202,7 @@ def test_who_is_held_can_be_stopped() -> None:
     core.pause(PauseState.PAUSED_NEW)
     add(core, "ab")
     core.stop_requests(["a"])
-    core.scheduler.check()
+    core.check()
     core.pause(PauseState.UNPAUSED)
     assert list(run_to_end(core)) == ["b"]
 
@@ -212,7 +212,9 @@ def test_nobody_is_displaced_while_all_are_paused() -> None:
     add(core, "abc", tenant="first")
     step(core)
     add(core, "d", tenant="second")
-    core.scheduler.pause_state = PauseState.PAUSED_ALL  # with d among those who wait, as if it had begun
+    core.scheduler.table.pause_state = (
+        PauseState.PAUSED_ALL
+    )  # with d among those who wait, as if it had begun
     assert step(core) == []
     assert core.scheduler.num_running == 2
 

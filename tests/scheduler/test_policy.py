@@ -115,7 +115,7 @@ def serve_beside(
         ended = {output.request_id for output in core.step().outputs if output.finish_reason is not None}
         if name in ended:
             return True
-    core.scheduler.check()
+    core.check()
     return False
 
 
@@ -169,7 +169,7 @@ def serve_backlog(core: EngineCore, costs: dict[str, tuple[int, int]], num_steps
                 tenant = output.request_id[-1]
                 under_way[tenant] -= 1
                 served[tenant] += sum(costs[tenant])
-    core.scheduler.check()
+    core.check()
     return served
 
 
@@ -259,7 +259,7 @@ def work_until_first_token(core: EngineCore, request: EngineCoreRequest) -> tupl
     num_steps_before = len(plans_of(core))
     core.add_request(request)
     while request.request_id not in {output.request_id for output in core.step().outputs}:
-        core.scheduler.check()
+        core.check()
     plans = plans_of(core)[num_steps_before:]
     return len(plans), sum(plan.total_num_scheduled_tokens for plan in plans)
 
@@ -342,7 +342,7 @@ def test_tenants_that_are_gone_are_forgotten() -> None:
         core.add_request(a_request(f"r{number}", 2, 1, tenant=f"t{number}"))
         if number % 5 == 4:
             core.step()
-    policy = core.scheduler.policy
+    policy = core.scheduler.table.policy
     assert isinstance(policy, FairPolicy)
     sizes = {name: len(value) for name, value in vars(policy).items() if hasattr(value, "__len__")}
     assert sizes

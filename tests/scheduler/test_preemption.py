@@ -85,7 +85,7 @@ def test_not_even_one_for_whom_it_has_freed_enough() -> None:
     core.add_request(a_request("waits", 8, 10, priority=5))
     while not plans(core)[-1].preempted_req_ids:
         core.step()
-        core.scheduler.check()
+        core.check()
     assert plans(core)[-1].preempted_req_ids == {"gives way"}
     assert list(plans(core)[-1].num_scheduled_tokens) == ["runs"]
     core.step()
@@ -98,7 +98,7 @@ def test_the_worker_hears_of_a_preemption_in_the_step_that_reuses_the_blocks() -
         core.add_request(a_request(name, 7, 30, arrival_time=float(number)))
     while not plans(core) or not plans(core)[-1].preempted_req_ids:
         core.step()
-        core.scheduler.check()
+        core.check()
     plan = plans(core)[-1]
     assert plan.preempted_req_ids == {"b"}
     assert list(plan.num_scheduled_tokens) == ["a"]
@@ -127,7 +127,7 @@ def test_every_running_request_runs_or_is_preempted_while_there_is_budget() -> N
     while core.has_unfinished_requests():
         running = {request.request_id for request in core.scheduler.running}
         core.step()
-        core.scheduler.check()
+        core.check()
         plan = plans(core)[-1]
         assert plan.total_num_scheduled_tokens == sum(plan.num_scheduled_tokens.values())
         if plan.total_num_scheduled_tokens < 16:
@@ -233,6 +233,6 @@ def test_a_preempted_request_can_be_aborted() -> None:
         core.step()
     (news,) = core.abort_requests(["b"])
     assert news.finish_reason is FinishReason.ABORT
-    core.scheduler.check()
+    core.check()
     assert list(run_to_end(core)) == ["a"]
     assert core.scheduler.kv_cache.usage == 0

@@ -126,7 +126,7 @@ def test_nothing_is_lost_over_thousands_of_short_requests() -> None:
         elif fate < 0.25:
             executor_of(core).fails_in = rng.choice(["forward", "sample"])
         core.step()
-        core.scheduler.check()
+        core.check()
     run_to_end(core)
     assert core.scheduler.kv_cache.usage == 0
     assert num_entries(core.scheduler) <= 29
@@ -135,7 +135,7 @@ def test_nothing_is_lost_over_thousands_of_short_requests() -> None:
 def test_what_a_preemption_recomputes_is_no_cache_hit() -> None:
     """Random prompts that share nothing, in a cache too small for all."""
     core = make_core(9, max_num_seqs=8)
-    core.scheduler.observer = Statistics(core.scheduler)
+    core.scheduler.table.observer = Statistics(core.scheduler)
     prompts = [[100 * number + 7, *range(6)] for number in range(1, 7)]
     news = ask(core, prompts, make_params(14, ignore_eos=True))
     assert [output.num_cached_tokens for output in news] == [0] * 6

@@ -11,7 +11,6 @@ from tests.fakes import EOS, make_params, make_request
 
 UNFINISHED = [
     RequestStatus.WAITING,
-    RequestStatus.WAITING_FOR_STREAMING_REQ,
     RequestStatus.RUNNING,
     RequestStatus.PREEMPTED,
 ]

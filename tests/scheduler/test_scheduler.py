@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from octavo.errors import ConfigError, RequestError
+from octavo.errors import ConfigError
 from octavo.scheduler.request import RequestStatus
 from octavo.scheduler.scheduler import Scheduler
-from octavo.types.outputs import FinishReason
+from octavo.types.outputs import FinishReason, Rejection
 from octavo.types.steps import ModelRunnerOutput, SchedulerOutput
 from tests.fakes import (
     generate_alone,
@@ -35,16 +37,25 @@ def add(scheduler: Scheduler, name: str, length: int, **fields: object) -> None:
 
 def step(scheduler: Scheduler, token_id: int = 9) -> SchedulerOutput:
     """Plan a step and pretend it ran: whoever has all tokens computed samples `token_id`."""
-    output = scheduler.schedule()
+    planned = scheduler.schedule()
+    output = planned.output
     done = [
         req_id
         for req_id in output.num_scheduled_tokens
         if scheduler.requests[req_id].num_computed_tokens == scheduler.requests[req_id].num_tokens
     ]
     sampled = {req_id: [token_id] for req_id in done}
-    scheduler.update_from_output(output, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
+    scheduler.update_from_output(planned, ModelRunnerOutput(sampled_token_ids=sampled, logprobs={}))
     scheduler.check()
     return output
+
+
+def rejection_of(scheduler: Scheduler) -> Rejection:
+    """The rejection that is the scheduler's only output; it is taken."""
+    (output,) = scheduler.take_outputs(None).outputs
+    assert output.finish_reason is FinishReason.ERROR
+    assert output.rejection is not None
+    return output.rejection
 
 
 # ---------------------------------------------------------------------------------------------------- budgets
@@ -238,25 +249,26 @@ def test_stats_tell_who_runs_who_waits_and_how_full_the_cache_is() -> None:
 def test_a_prompt_needs_a_token_and_room_for_an_answer() -> None:
     scheduler = a_scheduler(max_model_len=10)
     for length in (0, 10, 11):
-        with pytest.raises(RequestError, match=rf"has {length} tokens.*at most 9\b") as raised:
-            scheduler.add_request(make_request("a", [1] * length))
-        assert raised.value.param == "prompt"
+        assert not scheduler.add_request(make_request("a", [1] * length))
+        rejection = rejection_of(scheduler)
+        assert re.search(rf"has {length} tokens.*at most 9\b", rejection.message)
+        assert rejection.param == "prompt"
     assert not scheduler.has_unfinished_requests()
-    scheduler.add_request(make_request("a", [1] * 9))
+    assert scheduler.add_request(make_request("a", [1] * 9))
 
 
 def test_a_prompt_that_the_cache_can_never_hold_is_refused_at_once() -> None:
     scheduler = a_scheduler(num_blocks=4, max_model_len=1000)
     assert scheduler.max_model_len == 12
-    with pytest.raises(RequestError, match=r"at most 11\b"):
-        scheduler.add_request(make_request("a", [1] * 12))
+    assert not scheduler.add_request(make_request("a", [1] * 12))
+    assert re.search(r"at most 11\b", rejection_of(scheduler).message)
 
 
 def test_an_id_in_use_is_refused_and_the_one_that_has_it_goes_on() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
-    with pytest.raises(RequestError, match="'a' is in use"):
-        add(scheduler, "a", 5)
+    add(scheduler, "a", 5)
+    assert rejection_of(scheduler) == Rejection("request id 'a' is in use", "request_id")
     assert step(scheduler).num_scheduled_tokens == {"a": 3}
 
 
@@ -266,9 +278,9 @@ def test_an_id_in_use_is_refused_and_the_one_that_has_it_goes_on() -> None:
 def test_tokens_after_the_one_that_ends_a_request_are_dropped() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3, params=make_params(stop_token_ids=(7,)))
-    output = scheduler.schedule()
+    planned = scheduler.schedule()
     result = ModelRunnerOutput(sampled_token_ids={"a": [5, 7, 6]}, logprobs={})
-    (news,) = scheduler.update_from_output(output, result).outputs
+    (news,) = scheduler.update_from_output(planned, result).outputs
     assert (news.new_token_ids, news.finish_reason, news.stop_reason) == ([5, 7], FinishReason.STOP, 7)
     scheduler.check()
 
@@ -296,10 +308,10 @@ def test_results_of_a_request_that_was_aborted_meanwhile_are_dropped() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
     add(scheduler, "b", 3)
-    output = scheduler.schedule()
+    planned = scheduler.schedule()
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     result = ModelRunnerOutput(sampled_token_ids={"a": [5], "b": [6]}, logprobs={})
-    news = scheduler.update_from_output(output, result).outputs
+    news = scheduler.update_from_output(planned, result).outputs
     assert [(one.request_id, one.new_token_ids) for one in news] == [("b", [6])]
     scheduler.check()
 
@@ -307,11 +319,11 @@ def test_results_of_a_request_that_was_aborted_meanwhile_are_dropped() -> None:
 def test_results_of_an_aborted_request_do_not_go_to_its_namesake() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
-    output = scheduler.schedule()
+    planned = scheduler.schedule()
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     add(scheduler, "a", 5)
     result = ModelRunnerOutput(sampled_token_ids={"a": [5]}, logprobs={})
-    assert scheduler.update_from_output(output, result).outputs == []
+    assert scheduler.update_from_output(planned, result).outputs == []
     scheduler.check()
     output = step(scheduler)
     assert output.finished_req_ids == {"a"}
@@ -321,11 +333,11 @@ def test_results_of_an_aborted_request_do_not_go_to_its_namesake() -> None:
 def test_a_step_that_failed_does_not_end_the_namesake_of_an_aborted_request() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
-    output = scheduler.schedule()
+    planned = scheduler.schedule()
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     add(scheduler, "a", 5)
-    scheduler.fail_step(output, "broken")
-    assert scheduler.take_news(output).outputs == []
+    scheduler.fail_step(planned, "broken")
+    assert scheduler.take_outputs(planned).outputs == []
     assert step(scheduler).num_scheduled_tokens == {"a": 5}
 
 

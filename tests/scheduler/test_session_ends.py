@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.errors import RequestError
-from octavo.types.outputs import FinishReason
+from octavo.engine.core import EngineCore
+from octavo.types.outputs import FinishReason, Rejection
 from tests.fakes import generate_after, make_core, make_request, run_to_end, tokens_of
 from tests.scheduler.turns import (
     ABORT,
@@ -14,71 +14,115 @@ from tests.scheduler.turns import (
     MODEL_LEN,
     SIX,
     a_turn,
+    add,
     answers_in,
+    context_of,
     due,
     ends,
+    has_session,
     run_turn,
-    the_end,
+    run_turns,
     worker_is_empty,
 )
+
+
+def rejections(core: EngineCore) -> list[Rejection | None]:
+    """What the outputs of the next step reject."""
+    return [output.rejection for output in core.step().outputs]
+
 
 # -------------------------------------------------------------------------------------------- ids and the end
 
 
-def test_a_message_that_is_not_resumable_ends_an_idle_session_and_brings_nothing() -> None:
+def test_ending_an_idle_session_reports_nothing() -> None:
     core = make_core(100)
     run_turn(core, a_turn([1]))
-    core.add_request(the_end())
-    assert not core.scheduler.requests
+    core.end_session("s")
+    assert not has_session(core)
     assert run_to_end(core) == {}
     assert worker_is_empty(core)
 
 
-def test_the_end_waits_for_the_turns_before_it() -> None:
-    core = make_core(100)
-    turns = [a_turn([1]), a_turn([2])]
-    for message in (*turns, the_end()):
-        core.add_request(message)
-    assert answers_in(run_to_end(core)["s"]) == due(*turns)
-    assert not core.scheduler.requests
-
-
-def test_after_its_end_marker_a_session_takes_nothing_more_until_it_has_ended() -> None:
-    core = make_core(100)
-    core.add_request(a_turn([1]))
-    core.add_request(the_end())
-    with pytest.raises(RequestError, match="'s' is in use"):
-        core.add_request(a_turn([2]))
-    run_to_end(core)
-    assert tokens_of(run_turn(core, a_turn([2]))) == due(a_turn([2]))[0], "another session of that name"
-
-
-@pytest.mark.parametrize("resumable", [True, False])
-def test_a_request_that_is_no_session_cannot_go_on(resumable: bool) -> None:
-    core = make_core(100)
-    core.add_request(the_end_of_none := make_request("s", [1], SIX))
-    with pytest.raises(RequestError, match="'s' is in use"):
-        core.add_request(a_turn([2], resumable=resumable))
-    assert tokens_of(run_to_end(core)["s"]) == generate_after([1], the_end_of_none, MODEL_LEN)[0]
-    assert not core.scheduler.requests
-
-
-def test_aborting_a_session_ends_it_with_all_its_turns_each_with_its_news() -> None:
-    core = make_core(100)
-    for prompt in ([1], [2], [3]):
-        core.add_request(a_turn(prompt, FOREVER))
-    core.add_request(the_end())
+@pytest.mark.parametrize("depth", [1, 2])
+def test_ending_a_session_ends_all_its_turns_and_nothing_more_is_heard_of_them(depth: int) -> None:
+    core = make_core(100, pipeline_depth=depth)
+    add(core, *(a_turn([number], FOREVER) for number in range(3)))
     core.step()
-    assert ends(core.abort_requests(["s"])) == [ABORT] * 3
-    assert not core.scheduler.requests
+    core.end_session("s")
+    core.check()
+    assert run_turns(core) == []
+    assert not has_session(core)
     assert worker_is_empty(core)
 
 
-def test_aborting_an_idle_session_is_no_news() -> None:
+def test_a_session_that_is_ended_for_an_error_tells_its_turns_of_it() -> None:
+    core = make_core(100)
+    add(core, a_turn([1], FOREVER), a_turn([2]))
+    core.step()
+    core.end_session("s", "a bad day")
+    outputs = run_turns(core)
+    assert ends(outputs) == [ERROR] * 2
+    assert {output.stop_reason for output in outputs} == {"the turn before ended with an error: a bad day"}
+    assert worker_is_empty(core)
+
+
+def test_ending_a_session_that_is_unknown_or_has_ended_does_nothing() -> None:
     core = make_core(100)
     run_turn(core, a_turn([1]))
-    assert core.abort_requests(["s"]) == []
-    assert not core.scheduler.requests
+    for session_id in ("another", "s", "s"):
+        core.end_session(session_id)
+    assert run_to_end(core) == {}
+
+
+def test_a_session_of_the_same_name_may_begin_when_one_has_ended() -> None:
+    core = make_core(100)
+    run_turn(core, a_turn([1]))
+    core.end_session("s")
+    assert tokens_of(run_turn(core, a_turn([2]))) == due(a_turn([2]))[0]
+
+
+def test_two_sessions_at_once_cannot_have_one_name() -> None:
+    core = make_core(100)
+    add(core, first := a_turn([1]))
+    core.add_request(a_turn([2]))
+    outputs = run_to_end(core)
+    assert tokens_of(outputs.pop(first.request_id)) == due(first)[0]
+    ((output,),) = outputs.values()
+    assert output.rejection == Rejection("session id 's' is in use", "session_id")
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["under way", "to come"])
+def test_the_request_id_of_a_turn_is_in_use_until_it_has_ended(number: int) -> None:
+    core = make_core(100)
+    turns = [a_turn([1]), a_turn([2])]
+    add(core, *turns)
+    core.add_request(make_request(turns[number].request_id, [3], SIX))
+    assert rejections(core)[0] == Rejection(
+        f"request id {turns[number].request_id!r} is in use", "request_id"
+    )
+    assert not any(output.rejection for output in run_turns(core))
+    core.add_request(make_request(turns[number].request_id, [3], SIX))
+    assert tokens_of(run_to_end(core)[turns[number].request_id])
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["under way", "to come"])
+def test_aborting_a_turn_ends_its_session_with_all_its_turns(number: int) -> None:
+    core = make_core(100)
+    turns = [a_turn([number], FOREVER) for number in range(3)]
+    add(core, *turns)
+    core.step()
+    (output,) = core.abort_requests([turns[number].request_id])
+    assert (output.request_id, output.finish_reason) == (turns[number].request_id, ABORT)
+    assert not has_session(core)
+    assert ends(run_turns(core)) == [ABORT] * 2, "of the other turns"
+    assert worker_is_empty(core)
+
+
+def test_aborting_everything_ends_idle_sessions_too() -> None:
+    core = make_core(100)
+    run_turn(core, a_turn([1]))
+    assert core.abort_requests(None) == []
+    assert not has_session(core)
 
 
 # ------------------------------------------------------------------------------------------------- stopping
@@ -87,12 +131,12 @@ def test_aborting_an_idle_session_is_no_news() -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_stopping_ends_the_turn_and_the_session_goes_on(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)
-    core.add_request(a_turn([1, 2, 3], FOREVER))
+    add(core, turn := a_turn([1, 2, 3], FOREVER))
     got: list[int] = []
     while len(got) < 4:
         got += tokens_of(core.step().outputs)
-    core.stop_requests(["s"])
-    core.scheduler.check()
+    core.stop_requests([turn.request_id])
+    core.check()
     assert core.step().outputs == [], "nothing more is heard of it, not even what was on its way"
     second = a_turn([4])
     assert tokens_of(run_turn(core, second)) == generate_after([1, 2, 3, *got[:3], 4], second, MODEL_LEN)[0]
@@ -100,33 +144,40 @@ def test_stopping_ends_the_turn_and_the_session_goes_on(depth: int) -> None:
 
 def test_stopping_a_turn_lets_the_queued_one_begin() -> None:
     core = make_core(100)
-    core.add_request(a_turn([1, 2, 3], FOREVER))
-    second = a_turn([4])
-    core.add_request(second)
+    first, second = a_turn([1, 2, 3], FOREVER), a_turn([4])
+    add(core, first, second)
     got = tokens_of(core.step().outputs)
-    core.stop_requests(["s"])
-    news = run_to_end(core)["s"]
-    assert answers_in(news) == [generate_after([1, 2, 3, *got[:-1], 4], second, MODEL_LEN)[0]]
+    core.stop_requests([first.request_id])
+    assert answers_in(run_turns(core)) == [generate_after([1, 2, 3, *got[:-1], 4], second, MODEL_LEN)[0]]
 
 
-def test_stopping_a_turn_that_has_not_begun_leaves_its_prompt() -> None:
+def test_stopping_a_turn_that_has_not_run_leaves_its_prompt() -> None:
     core = make_core(100)
-    core.add_request(a_turn([1, 2, 3]))
-    core.stop_requests(["s"])
-    core.scheduler.check()
+    add(core, first := a_turn([1, 2, 3]))
+    core.stop_requests([first.request_id])
+    core.check()
     second = a_turn([4])
     assert tokens_of(run_turn(core, second)) == generate_after([1, 2, 3, 4], second, MODEL_LEN)[0]
 
 
-def test_stopping_an_idle_session_or_nobody_does_nothing() -> None:
+def test_stopping_a_turn_to_come_drops_it_alone() -> None:
+    core = make_core(100)
+    turns = [a_turn([1]), a_turn([2]), a_turn([3])]
+    add(core, *turns)
+    core.stop_requests([turns[1].request_id])
+    core.check()
+    assert answers_in(run_turns(core)) == due(turns[0], turns[2])
+
+
+def test_stopping_a_turn_that_has_ended_or_an_unknown_id_does_nothing() -> None:
     core = make_core(100)
     turns = [a_turn([1]), a_turn([2])]
     first = tokens_of(run_turn(core, turns[0]))
-    core.stop_requests(["s", "nobody"])
+    core.stop_requests([turns[0].request_id, "unknown"])
     assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
 
 
-def test_stopping_a_request_that_is_no_session_ends_it() -> None:
+def test_stopping_a_request_that_is_no_turn_ends_it() -> None:
     core = make_core(100)
     core.add_request(make_request("a", [1], FOREVER))
     core.step()
@@ -139,73 +190,85 @@ def test_stopping_a_request_that_is_no_session_ends_it() -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_stopping_all_turns_drops_those_to_come_and_the_session_goes_on(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)
-    for prompt in ([1, 2, 3], [8], [9]):
-        core.add_request(a_turn(prompt, FOREVER))
+    turns = [a_turn(prompt, FOREVER) for prompt in ([1, 2, 3], [8], [9])]
+    add(core, *turns)
     got: list[int] = []
     while len(got) < 4:
         got += tokens_of(core.step().outputs)
-    core.stop_turns("s")
-    core.scheduler.check()
+    core.stop_requests([turn.request_id for turn in turns])
+    core.check()
     assert core.step().outputs == []
     assert not core.has_unfinished_requests()
+    assert context_of(core) == [1, 2, 3, *got[:3]]
     last = a_turn([4])
     assert tokens_of(run_turn(core, last)) == generate_after([1, 2, 3, *got[:3], 4], last, MODEL_LEN)[0]
-
-
-def test_stopping_all_turns_of_a_session_that_is_to_end_ends_it() -> None:
-    core = make_core(100)
-    for message in (a_turn([1], FOREVER), a_turn([2]), the_end()):
-        core.add_request(message)
-    core.step()
-    core.stop_turns("s")
-    assert not core.scheduler.requests
-    assert worker_is_empty(core)
-
-
-def test_stopping_all_turns_of_an_idle_session_or_of_nobody_does_nothing() -> None:
-    core = make_core(100)
-    turns = [a_turn([1]), a_turn([2])]
-    first = tokens_of(run_turn(core, turns[0]))
-    for request_id in ("s", "nobody"):
-        core.stop_turns(request_id)
-    assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
 
 
 # --------------------------------------------------------------------------------------------------- errors
 
 
-def test_a_turn_that_goes_on_is_refused_where_its_session_has_ended_unheard() -> None:
+def test_a_turn_that_continues_a_session_is_rejected_where_the_session_has_ended_unheard() -> None:
     core = make_core(100)
-    turns = [a_turn([1]), a_turn([2], goes_on=True)]
+    turns = [a_turn([1]), a_turn([2])]
     assert [tokens_of(run_turn(core, turn)) for turn in turns] == due(*turns)
-    core.abort_requests(["s"])
-    with pytest.raises(RequestError, match="the session has ended; begin another") as raised:
-        core.add_request(a_turn([3], goes_on=True))
-    assert raised.value.param == "session"
-    assert not core.scheduler.requests
+    core.abort_requests(None)
+    core.add_request(a_turn([3], continues_session=True))
+    assert rejections(core) == [Rejection("the session has ended; begin another", "session")]
+    assert not has_session(core)
+
+
+def test_a_turn_that_was_sent_before_its_predecessor_was_known_to_be_rejected_is_rejected_too() -> None:
+    """It must not run without what should have been said before."""
+    core = make_core(100, max_model_len=16)
+    turns = [a_turn([1, 2, 3]), a_turn([4])]
+    first = tokens_of(run_turn(core, turns[0]))
+    add(core, a_turn([4] * 8))
+    for _ in range(2):
+        add(core, a_turn([5], follows_unfinished=True))
+    too_long, *behind = rejections(core)
+    assert "has 8 tokens" in too_long.message
+    assert (
+        behind == [Rejection("the turn before this one was rejected; append this one again", "session")] * 2
+    )
+    assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
+
+
+def test_a_turn_behind_a_rejected_first_turn_is_rejected_for_want_of_a_session() -> None:
+    core = make_core(100, max_model_len=12)
+    core.add_request(a_turn([1] * 12))
+    core.add_request(a_turn([2], continues_session=True, follows_unfinished=True))
+    assert [rejection.param for rejection in rejections(core)] == ["prompt", "session"]
+    assert not has_session(core)
+    assert tokens_of(run_turn(core, a_turn([1]))) == due(a_turn([1]))[0]
+
+
+def test_a_turn_that_follows_an_unfinished_one_waits_for_it() -> None:
+    core = make_core(100)
+    turns = [a_turn([1]), a_turn([2], follows_unfinished=True)]
+    add(core, *turns)
+    assert answers_in(run_turns(core)) == due(*turns)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_logits_that_are_no_numbers_end_the_session_and_refuse_its_turns(depth: int) -> None:
+def test_logits_that_are_no_numbers_end_the_session_and_its_turns(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)
-    core.executor.runner.invalid.add(("s", 3))
-    for prompt in ([1, 2, 3], [4], [5]):
-        core.add_request(a_turn(prompt))
-    news = run_to_end(core)["s"]
-    assert ends(news) == [ERROR] * 3
-    assert "not finite" in str(news[0].stop_reason)
-    assert "the turn before ended with an error" in str(news[1].stop_reason)
-    assert not core.scheduler.requests
+    turns = [a_turn(prompt) for prompt in ([1, 2, 3], [4], [5])]
+    core.executor.runner.invalid.add((turns[0].request_id, 3))
+    add(core, *turns)
+    outputs = run_turns(core)
+    assert ends(outputs) == [ERROR] * 3
+    assert "not finite" in str(outputs[0].stop_reason)
+    assert "the turn before ended with an error" in str(outputs[1].stop_reason)
+    assert not has_session(core)
     assert worker_is_empty(core)
 
 
 @pytest.mark.parametrize("half", ["forward", "sample"])
 def test_a_step_that_fails_ends_the_sessions_in_it_and_their_turns(half: str) -> None:
     core = make_core(100)
-    for prompt in ([1, 2, 3], [4]):
-        core.add_request(a_turn(prompt))
+    add(core, a_turn([1, 2, 3]), a_turn([4]))
     core.executor.runner.fails_in = half
-    assert ends(run_to_end(core)["s"]) == [ERROR] * 2
+    assert ends(run_turns(core)) == [ERROR] * 2
     assert worker_is_empty(core)
 
 
@@ -219,45 +282,45 @@ def test_a_step_that_cannot_be_planned_does_not_end_an_idle_session(monkeypatch:
         patch.setattr(core.scheduler, "_make_output", None)
         (failed,) = core.step().outputs
     assert (failed.request_id, failed.finish_reason) == ("a", ERROR)
-    core.scheduler.check()
+    core.check()
     assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
 
 
 # --------------------------------------------------------------------------------------------------- length
 
 
-def test_a_turn_for_which_the_context_has_no_room_is_refused_and_the_session_lives() -> None:
+def test_a_turn_for_which_the_context_has_no_room_is_rejected_and_the_session_lives() -> None:
     core = make_core(100, max_model_len=12)
     turns = [a_turn([1, 2, 3]), a_turn([4, 5, 6])]
     first = tokens_of(run_turn(core, turns[0]))  # 8 tokens are left of it
-    with pytest.raises(RequestError, match=r"has 4 tokens.*at most 3 after the 8 of its session") as raised:
-        core.add_request(a_turn([4, 5, 6, 7]))
-    assert raised.value.param == "prompt"
+    (refused,) = run_turn(core, a_turn([4, 5, 6, 7]))
+    assert refused.rejection.message == refused.stop_reason
+    assert "has 4 tokens" in refused.rejection.message
+    assert "at most 3 after the 8 of its session" in refused.rejection.message
+    assert refused.rejection.param == "prompt"
     last = run_turn(core, turns[1])
     assert first == due(turns[0])[0]
     assert ends(last) == [FinishReason.LENGTH]
     assert len(tokens_of(last)) == 1, "the context is full"
-    with pytest.raises(RequestError, match="at most 0 after the 11"):
-        core.add_request(a_turn([4]))
+    (refused,) = run_turn(core, a_turn([4]))
+    assert "at most 0 after the 11" in refused.rejection.message
 
 
 @pytest.mark.parametrize("prompt", [[4] * 4, []])
 def test_a_queued_turn_that_turns_out_not_to_fit_ends_the_session(prompt: list[int]) -> None:
     core = make_core(100, max_model_len=12)
-    for each in ([1, 2, 3], prompt, [9]):
-        core.add_request(a_turn(each))
-    news = run_to_end(core)["s"]
-    assert ends(news) == [FinishReason.LENGTH, ERROR, ERROR]
-    assert f"has {len(prompt)} tokens" in str(news[-1].stop_reason)
-    assert not core.scheduler.requests
+    add(core, *(a_turn(each) for each in ([1, 2, 3], prompt, [9])))
+    outputs = run_turns(core)
+    assert ends(outputs) == [FinishReason.LENGTH, ERROR, ERROR]
+    assert f"has {len(prompt)} tokens" in str(outputs[-1].stop_reason)
+    assert not has_session(core)
     assert worker_is_empty(core)
 
 
 def test_what_a_stop_brings_upon_the_queued_turn_is_told_by_another_step() -> None:
     core = make_core(100, max_model_len=12)
-    core.add_request(a_turn([1] * 9, FOREVER))
-    core.add_request(a_turn([4] * 4))
+    add(core, first := a_turn([1] * 9, FOREVER), a_turn([4] * 4))
     core.step()
-    core.stop_requests(["s"])
+    core.stop_requests([first.request_id])
     assert core.has_unfinished_requests()
-    assert ends(run_to_end(core)["s"]) == [ERROR]
+    assert ends(run_turns(core)) == [ERROR]

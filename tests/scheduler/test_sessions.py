@@ -8,7 +8,6 @@ import pytest
 
 from octavo.kv_cache import hashing
 from octavo.kv_cache.hashing import BlockHash, hash_block
-from octavo.scheduler.request import RequestStatus
 from octavo.types.outputs import FinishReason
 from octavo.types.requests import MediaSpan
 from tests.fakes import make_core, make_params, make_request, run_to_end, tokens_of
@@ -16,11 +15,15 @@ from tests.scheduler.turns import (
     FOREVER,
     SIX,
     a_turn,
+    add,
     admissions,
     answers_in,
+    context_of,
     due,
     ends,
+    has_session,
     run_turn,
+    run_turns,
     worker_is_empty,
 )
 
@@ -47,9 +50,8 @@ def test_what_was_generated_is_prompt_to_the_next_turn_but_its_last_token() -> N
 def test_turns_that_come_too_early_wait_for_those_before_them() -> None:
     core = make_core(100)
     turns = [a_turn([1, 2, 3]), a_turn([4, 5]), a_turn([6])]
-    for turn in turns:
-        core.add_request(turn)
-    news = run_to_end(core)["s"]
+    add(core, *turns)
+    news = run_turns(core)
     assert answers_in(news) == due(*turns)
     assert worker_is_empty(core)
 
@@ -70,16 +72,16 @@ def test_a_turn_is_as_urgent_as_it_says_not_as_the_session_was() -> None:
     core = make_core(100, max_num_seqs=1, scheduling_policy="priority")
     run_turn(core, a_turn([1], priority=0, arrival_time=0.0))
     core.add_request(make_request("other", [9], SIX, priority=1, arrival_time=1.0))
-    core.add_request(a_turn([2], priority=2, arrival_time=2.0))
-    assert list(run_to_end(core)) == ["other", "s"]
+    add(core, turn := a_turn([2], priority=2, arrival_time=2.0))
+    assert list(run_to_end(core)) == ["other", turn.request_id]
 
 
 def test_a_turn_comes_after_those_who_came_before_it() -> None:
     core = make_core(100, max_num_seqs=1)
     run_turn(core, a_turn([1]))
     core.add_request(make_request("other", [9], SIX))
-    core.add_request(a_turn([2]))
-    assert list(run_to_end(core)) == ["other", "s"]
+    add(core, turn := a_turn([2]))
+    assert list(run_to_end(core)) == ["other", turn.request_id]
 
 
 # ---------------------------------------------------------------------------------- memory, chunks, pipelines
@@ -88,8 +90,8 @@ def test_a_turn_comes_after_those_who_came_before_it() -> None:
 def test_an_idle_session_holds_no_row_and_no_block() -> None:
     core = make_core(100, max_num_seqs=1)
     run_turn(core, a_turn([1, 2, 3]))
-    session = core.scheduler.requests["s"]
-    assert session.status is RequestStatus.WAITING_FOR_STREAMING_REQ
+    assert has_session(core)
+    assert not core.scheduler.requests
     assert worker_is_empty(core)
     assert not core.has_unfinished_requests()
     core.add_request(make_request("other", [9], SIX))
@@ -132,7 +134,7 @@ def test_what_is_left_to_compute_of_a_turn_depends_on_what_its_session_began_wit
 ) -> None:
     core = make_core(100)
     run_turn(core, a_turn([1, 2, 3], **fields))
-    assert core.scheduler.num_tokens_to_compute(a_turn([4, 5])) == 2
+    assert core.scheduler.table.num_tokens_to_compute(a_turn([4, 5])) == 2
 
 
 def test_to_ask_what_is_left_to_compute_hashes_no_block_of_before_and_changes_nothing(
@@ -141,8 +143,8 @@ def test_to_ask_what_is_left_to_compute_hashes_no_block_of_before_and_changes_no
     core = make_core(100)
     turns = [a_turn([1, 2, 3], make_params(38, ignore_eos=True)), a_turn([4, 5, 6, 7, 8, 9])]
     first = tokens_of(run_turn(core, turns[0]))
-    session = core.scheduler.requests["s"]
-    before = (list(session.token_ids), list(session.block_hashes), session.status)
+    session = core.scheduler.table.sessions.get("s")
+    before = (list(session.context.token_ids), list(session.context.block_hashes))
     hashed: list[Sequence[int]] = []
 
     def hash_and_count(parent: bytes, token_ids: Sequence[int], extra_keys: bytes) -> BlockHash:
@@ -151,9 +153,9 @@ def test_to_ask_what_is_left_to_compute_hashes_no_block_of_before_and_changes_no
 
     with monkeypatch.context() as patch:
         patch.setattr(hashing, "hash_block", hash_and_count)
-        assert core.scheduler.num_tokens_to_compute(turns[1]) == 6
+        assert core.scheduler.table.num_tokens_to_compute(turns[1]) == 6
     assert hashed == [[4, 5, 6, 7]]
-    assert (session.token_ids, session.block_hashes, session.status) == before
+    assert (session.context.token_ids, session.context.block_hashes) == before
     assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
 
 
@@ -162,26 +164,26 @@ def test_block_hashes_end_where_the_context_does() -> None:
     core = make_core(100)
     turns = [a_turn([1, 2], make_params(6, ignore_eos=True)), a_turn([4, 5, 6, 7, 8])]
     first = tokens_of(run_turn(core, turns[0]))
-    session = core.scheduler.requests["s"]
-    assert (session.num_tokens, len(session.block_hashes)) == (7, 1)
+    session = core.scheduler.table.sessions.get("s")
+    assert (len(session.context.token_ids), len(session.context.block_hashes)) == (7, 1)
     assert [first, tokens_of(run_turn(core, turns[1]))] == due(*turns)
-    assert len(session.block_hashes) == session.num_tokens // 4
+    assert len(session.context.block_hashes) == len(session.context.token_ids) // 4
 
 
 def test_a_block_that_the_dropped_token_filled_is_hashed_anew() -> None:
     """A request that waits has the hashes of all its tokens, the last one too."""
     core = make_core(100)
-    core.add_request(a_turn([1, 2, 3, 4, 5], FOREVER))
-    while core.scheduler.requests["s"].num_tokens < 8:
+    add(core, turn := a_turn([1, 2, 3, 4, 5], FOREVER))
+    request = core.scheduler.requests[turn.request_id]
+    while request.num_tokens < 8:
         core.step()
     assert core.reset_prefix_cache(reset_running_requests=True)
-    session = core.scheduler.requests["s"]
-    core.scheduler.kv_cache.get_computed_blocks(session)
-    assert len(session.block_hashes) == 2
-    core.stop_requests(["s"])
-    assert len(session.block_hashes) == 1
+    core.scheduler.kv_cache.get_computed_blocks(request)
+    assert len(request.block_hashes) == 2
+    core.stop_requests([turn.request_id])
+    assert len(core.scheduler.table.sessions.get("s").context.block_hashes) == 1
     assert len(tokens_of(run_turn(core, a_turn([6, 7, 8, 9])))) == 6
-    context = session.token_ids
+    context = context_of(core)
     core.add_request(make_request("other", context[:10], SIX))
     assert run_to_end(core)["other"][0].num_cached_tokens == 9
 
@@ -199,11 +201,10 @@ def test_chunked_and_preempted_sessions_get_the_same_tokens(depth: int, caching:
     core = make_core(10, pipeline_depth=depth, max_num_batched_tokens=4, enable_caching=caching)
     turns = [a_turn(range(1, 7), make_params(14, ignore_eos=True)), a_turn(range(20, 28))]
     core.add_request(make_request("rival", [9] * 7, make_params(28, ignore_eos=True)))
-    for turn in turns:
-        core.add_request(turn)
-    news = run_to_end(core)
-    assert answers_in(news["s"]) == due(*turns)
-    assert any("s" in plan.preempted_req_ids for plan in core.executor.runner.outputs)
+    add(core, *turns)
+    assert answers_in(run_turns(core)) == due(*turns)
+    turn_ids = {turn.request_id for turn in turns}
+    assert any(turn_ids & plan.preempted_req_ids for plan in core.executor.runner.outputs)
 
 
 @pytest.mark.parametrize("depth", [2, 3])
@@ -211,8 +212,7 @@ def test_a_token_in_flight_when_its_turn_ends_is_void(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)
     stop = a_turn([1, 2, 3], make_params(50, ignore_eos=True, stop_token_ids=tuple(range(0, 50, 2))))
     turns = [stop, a_turn([4]), a_turn([5])]
-    for turn in turns:
-        core.add_request(turn)
-    news = run_to_end(core)["s"]
+    add(core, *turns)
+    news = run_turns(core)
     assert answers_in(news) == due(*turns)
     assert ends(news)[0] is FinishReason.STOP

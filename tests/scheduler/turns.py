@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
+
+from msgspec.structs import replace
 
 from octavo.engine.core import EngineCore
 from octavo.types.outputs import EngineCoreOutput, FinishReason
@@ -15,14 +18,19 @@ SIX = make_params(6, ignore_eos=True)
 FOREVER = make_params(10_000, ignore_eos=True)
 MODEL_LEN = 10_000
 ERROR, ABORT = FinishReason.ERROR, FinishReason.ABORT
+_NUMBERS = count()
 
 
 def a_turn(prompt: Sequence[int], params: SamplingParams = SIX, **fields: object) -> EngineCoreRequest:
-    return make_request("s", prompt, params, **{"resumable": True, **fields})
+    """A turn with a request id of its own, `s0`, `s1` and so on."""
+    return make_request(f"s{next(_NUMBERS)}", prompt, params, **{"session_id": "s", **fields})
 
 
-def the_end() -> EngineCoreRequest:
-    return a_turn([], resumable=False)
+def add(core: EngineCore, *turns: EngineCoreRequest) -> None:
+    """Add turns as a front end does that knows whether their session has begun."""
+    for turn in turns:
+        has_begun = core.scheduler.table.sessions.get(turn.session_id) is not None
+        core.add_request(replace(turn, continues_session=has_begun))
 
 
 def due(*turns: EngineCoreRequest) -> list[list[int]]:
@@ -37,10 +45,10 @@ def due(*turns: EngineCoreRequest) -> list[list[int]]:
     return answers
 
 
-def answers_in(news: Sequence[EngineCoreOutput]) -> list[list[int]]:
-    """The tokens of each turn that ended in `news`."""
+def answers_in(outputs: Sequence[EngineCoreOutput]) -> list[list[int]]:
+    """The tokens of each turn that ended in `outputs`."""
     answers: list[list[int]] = [[]]
-    for output in news:
+    for output in outputs:
         answers[-1] += output.new_token_ids
         if output.finish_reason is not None:
             answers.append([])
@@ -48,12 +56,19 @@ def answers_in(news: Sequence[EngineCoreOutput]) -> list[list[int]]:
 
 
 def run_turn(core: EngineCore, turn: EngineCoreRequest) -> list[EngineCoreOutput]:
-    core.add_request(turn)
-    return run_to_end(core)["s"]
+    """Add a turn and run it to its end; its outputs."""
+    add(core, turn)
+    return run_to_end(core)[turn.request_id]
 
 
-def ends(news: Sequence[EngineCoreOutput]) -> list[FinishReason]:
-    return [output.finish_reason for output in news if output.finish_reason is not None]
+def run_turns(core: EngineCore) -> list[EngineCoreOutput]:
+    """Run to the end; the outputs of all turns of the session, one turn after the other."""
+    outputs = run_to_end(core)
+    return [output for request_id in outputs if request_id[0] == "s" for output in outputs[request_id]]
+
+
+def ends(outputs: Sequence[EngineCoreOutput]) -> list[FinishReason]:
+    return [output.finish_reason for output in outputs if output.finish_reason is not None]
 
 
 def admissions(core: EngineCore) -> list[NewRequestData]:
@@ -62,7 +77,19 @@ def admissions(core: EngineCore) -> list[NewRequestData]:
     return [new for plan in runner.outputs for new in plan.scheduled_new_reqs]
 
 
+def has_session(core: EngineCore) -> bool:
+    return core.scheduler.table.sessions.get("s") is not None
+
+
+def context_of(core: EngineCore) -> list[int]:
+    """The tokens that the idle session holds."""
+    session = core.scheduler.table.sessions.get("s")
+    assert session is not None
+    assert session.turn is None
+    return session.context.token_ids
+
+
 def worker_is_empty(core: EngineCore) -> bool:
     core.step()
-    core.scheduler.check()
+    core.check()
     return not core.executor.runner.rows and core.scheduler.kv_cache.usage == 0

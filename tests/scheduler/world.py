@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from octavo.errors import RequestError
 from octavo.kv_cache.planned_writes import FailedWrites
 from octavo.kv_cache.request_blocks import CacheHit
 from octavo.scheduler.request import Request
@@ -41,6 +41,7 @@ KINDS = [
     ["full", "cross"],
     ["window", "recurrent", "full", "cross", "chunk"],
 ]
+Event = tuple[int, str, str]
 FORCED_ENDS = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -56,6 +57,7 @@ class Turn:
 
     def take(self, output: EngineCoreOutput) -> None:
         assert self.finish_reason is None, f"{output.request_id} is heard of after its end"
+        assert output.rejection is None, f"{output.request_id} is rejected after it was accepted"
         self.got += output.new_token_ids
         self.finish_reason = output.finish_reason
         if self.finish_reason in (None, *FORCED_ENDS):
@@ -71,50 +73,66 @@ class Record:
         self.max_model_len = max_model_len
         self.context: list[int] = []  # of a session: what the turns before have left
         self.turns_to_come: deque[EngineCoreRequest] = deque()
-        self.num_refused = 0  # turns that will not run, and whose news are still to come
+        self.refused: set[str] = set()  # ids of turns that will not run, and whose outputs are still to come
         self.has_ended = False
-        self.is_closing = False
         self.begin(request)
 
     @property
     def is_idle(self) -> bool:
         return self.turn.finish_reason is not None and not self.has_ended
 
+    @property
+    def can_go_on(self) -> bool:
+        return self.turn.request.session_id is not None and not self.has_ended
+
+    @property
+    def request_id(self) -> str:
+        """Of the turn that is under way, or was last."""
+        return self.turn.request.request_id
+
+    @property
+    def turn_ids(self) -> list[str]:
+        """Of the turn that is under way, or was last, and of those to come."""
+        return [self.request_id, *(turn.request_id for turn in self.turns_to_come)]
+
     def take(self, output: EngineCoreOutput) -> None:
-        if self.num_refused:
+        if output.request_id in self.refused:
             assert output.finish_reason in FORCED_ENDS
-            self.num_refused -= 1
+            self.refused.remove(output.request_id)
             return
+        assert output.request_id == self.request_id
         self.turn.take(output)
         if self.turn.finish_reason is not None:
             self.leave(ends_session=self.turn.finish_reason in FORCED_ENDS)
 
     def stop(self) -> None:
-        """The turn was stopped from outside: no news come of it."""
+        """The turn was stopped from outside: no outputs come of it."""
         self.turn.finish_reason = FinishReason.STOP
         self.leave(ends_session=False)
-
-    def drop_turns(self) -> None:
-        """Those to come will not be asked for; what ends the session does."""
-        self.turns_to_come = deque(turn for turn in self.turns_to_come if not turn.resumable)
 
     def leave(self, ends_session: bool) -> None:
         """The turn is over. A session goes on without the last token it got."""
         self.context = [*self.context, *self.turn.request.prompt_token_ids, *self.turn.got[:-1]]
-        if ends_session:
+        if ends_session or self.turn.request.session_id is None:
             self.end()
-        elif not self.turn.request.resumable:
-            self.has_ended = True
         else:
             self.begin_next()
 
     def end(self) -> None:
-        """It ends before its time, and the turns to come are refused: each has its news."""
+        """It ends, and the turns to come are refused: each has its output."""
         self.has_ended = True
-        self.num_refused = sum(turn.resumable for turn in self.turns_to_come)
+        self.refused |= {turn.request_id for turn in self.turns_to_come}
+
+    def abort(self, request_id: str, outputs: Sequence[EngineCoreOutput]) -> None:
+        """A turn is aborted, with these last outputs; the other turns have theirs with the next step."""
+        assert [output.request_id for output in outputs] == ([] if self.is_idle else [request_id])
+        if not self.is_idle:
+            self.refused.add(self.request_id)
+        self.turn.finish_reason = self.turn.finish_reason or FinishReason.ABORT
+        self.end()
+        self.refused.discard(request_id)
 
     def add_turn(self, request: EngineCoreRequest) -> None:
-        self.is_closing = not request.resumable
         self.turns_to_come.append(request)
         if self.is_idle:
             self.begin_next()
@@ -122,10 +140,7 @@ class Record:
     def begin_next(self) -> None:
         if not self.turns_to_come:
             return
-        request = self.turns_to_come[0]
-        if not request.resumable:
-            self.has_ended = True
-        elif len(self.context) + len(request.prompt_token_ids) >= self.max_model_len:
+        if len(self.context) + len(self.turns_to_come[0].prompt_token_ids) >= self.max_model_len:
             self.end()
         else:
             self.begin(self.turns_to_come.popleft())
@@ -136,7 +151,7 @@ class Record:
 
 
 class Sharing:
-    """What becomes of requests that share what a step has yet to write."""
+    """Watches requests that share what a step has yet to write."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.may_wait: set[str] = set()  # for what another request computes in this step
@@ -169,10 +184,18 @@ class Sharing:
 
 
 class World:
-    """One engine on a fake executor, and the random events that befall it."""
+    """One engine on a fake executor, and the random events that befall it.
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+    An event is (iteration, its name, what it befalls). `only`: leave out every event that is not in it; the
+    random numbers of the others stay the same.
+    """
+
+    def __init__(self, seed: int, only: Collection[Event] | None = None) -> None:
+        self.seed = seed
+        self.only = only
+        self.events: list[Event] = []  # so far
+        self.iteration = 0
+        self.rng = rng = random.Random(seed)
         self.now = 0.0
         self.policy = rng.choice(["fcfs", "priority", "fair"])
         self.depth = rng.choice([1, 1, 2, 2, 3])
@@ -184,11 +207,14 @@ class World:
         self.executor: FakeExecutor = self.core.executor.runner
         self.sharing = Sharing(self.scheduler)
         self.stems = [[rng.randrange(1, 9) for _ in range(16)] for _ in range(2)]
-        self.last_prompt: list[int] = []
-        self.records: dict[str, Record] = {}
+        self.popular = self.stems[0][: rng.randint(1, 16)]  # a prompt that many ask, perhaps in the same step
+        self.records: dict[str, Record] = {}  # by the id of the request, or of the session
+        self.record_of: dict[str, Record] = {}  # by the id of the request, or of the turn
+        self.rejected: set[str] = set()  # ids of requests that were rejected and are not heard of yet
         self.num_to_come = rng.randint(1, 8)
         self.rush = rng.choice([0.4, 0.8, 1.0])  # how fast they come
         self.num_added = 0
+        self.num_turns = 0  # after the first of their sessions
         self.work = 0  # tokens that all requests come to, each alone
         self.plans: list[SchedulerOutput] = []  # of the last step
         self.was_reset = False  # before this step, taking from those who ran what they had
@@ -231,9 +257,10 @@ class World:
     def run(self) -> None:
         num_steps = 0
         while self.num_to_come or self.core.has_unfinished_requests():
+            self.iteration += 1
             self.befall()
             self.step()
-            num_steps += self.scheduler.pause_state is PauseState.UNPAUSED
+            num_steps += self.scheduler.table.pause_state is PauseState.UNPAUSED
             assert num_steps <= (40 + 4 * self.work) * (5 if self.is_throttled else 1), "somebody starves"
         self.check_idle()
 
@@ -241,30 +268,39 @@ class World:
 
     def befall(self) -> None:
         rng = self.rng
-        self.now += rng.choice([0.0, 1.0])
+        self.now += self.happens("a second passes", 0.5)
         self.was_reset = False
         while self.num_to_come and rng.random() < self.rush:
             self.num_to_come -= 1
-            self.add(f"r{self.num_added}")
-        if self.records and rng.random() < 0.04:
-            self.abort(rng.choice(list(self.records)), resubmit=rng.random() < 0.3)
-        for request_id, record in self.records.items():
-            if record.turn.request.resumable and not record.has_ended and rng.random() < 0.1:
-                self.go_on(request_id, record)
-        if rng.random() < 0.03:
+            if self.happens("add", 1.0, f"r{self.num_to_come}"):
+                self.add(f"r{self.num_to_come}")
+        for name, record in list(self.records.items()):
+            if self.happens("abort", 0.01, name):
+                self.abort(name, resubmit=rng.random() < 0.3)
+            elif record.can_go_on and self.happens("go on", 0.1, name):
+                self.go_on(name, record)
+        if self.happens("reset the prefix cache", 0.03):
             self.reset_prefix_cache()
-        if rng.random() < 0.02:
+        if self.happens("fail", 0.02):
             self.executor.fails_in = rng.choice(["forward", "sample"])
         if self.has_constraint:
-            self.constraint.vetoed = {req_id for req_id in self.scheduler.requests if rng.random() < 0.3}
-        self.pause()
-
-    def pause(self) -> None:
-        if self.scheduler.pause_state is PauseState.UNPAUSED:
-            if self.rng.random() < 0.03:
-                self.core.pause(self.rng.choice([PauseState.PAUSED_NEW, PauseState.PAUSED_ALL]))
-        elif self.rng.random() < 0.3:
+            vetoes = self.happens("veto", 1.0)
+            self.constraint.vetoed = {id for id in self.scheduler.requests if vetoes and rng.random() < 0.3}
+        if self.happens("pause", 0.03):
+            self.core.pause(rng.choice([PauseState.PAUSED_NEW, PauseState.PAUSED_ALL]))
+        elif rng.random() < 0.3:
             self.core.pause(PauseState.UNPAUSED)
+
+    def happens(self, name: str, probability: float, subject: str = "") -> bool:
+        """Whether an event occurs now. Its random numbers, and those until the next event, depend only on the
+        world's seed and on the event, not on what happened before.
+        """
+        event = (self.iteration, name, subject)
+        self.rng.seed(f"{self.seed} {event}")
+        if self.rng.random() >= probability or (self.only is not None and event not in self.only):
+            return False
+        self.events.append(event)
+        return True
 
     def reset_prefix_cache(self) -> None:
         busy = any(request.row >= 0 for request in self.scheduler.requests.values())
@@ -273,18 +309,17 @@ class World:
         else:
             assert self.core.reset_prefix_cache(reset_running_requests=True)
             self.was_reset = True
-        self.scheduler.check()
+        self.core.check()
 
     def make_prompt(self, most: int) -> list[int]:
         rng = self.rng
-        if rng.random() < 0.25 and 0 < len(self.last_prompt) <= most:
-            return self.last_prompt  # perhaps in the same step
+        if rng.random() < 0.25:
+            return self.popular[:most]
         stem = rng.choice(self.stems)[: rng.randint(0, 8)]
         tail = [rng.randrange(1, 9) for _ in range(rng.choice([0, 1, 1, 2, 5]))]
-        self.last_prompt = (stem + tail)[: rng.choice([most, -(-most // 2)])] or [7]
-        return self.last_prompt
+        return (stem + tail)[: rng.choice([most, -(-most // 2)])] or [7]
 
-    def make_request(self, request_id: str, most: int, resumable: bool) -> EngineCoreRequest:
+    def make_request(self, request_id: str, most: int, **fields: object) -> EngineCoreRequest:
         rng = self.rng
         return make_request(
             request_id,
@@ -295,59 +330,96 @@ class World:
             cache_salt=rng.choice([None, None, None, "pepper"]),
             num_encoder_tokens=rng.choice([0, 0, 1, MAX_ENCODER_TOKENS]),
             tenant=rng.choice("abc"),
-            resumable=resumable,
             deadline_s=rng.choice([1.0, 5.0, 20.0]) if rng.random() < 0.05 else None,
+            **fields,
         )
 
-    def add(self, request_id: str) -> None:
+    def add(self, name: str) -> None:
+        """A request, or the first turn of a session; the session has the same name."""
         most = self.scheduler.max_model_len - 1
-        request = self.make_request(request_id, most, resumable=self.rng.random() < 0.15)
+        session_id = name if self.rng.random() < 0.15 else None
+        request = self.make_request(name, most, session_id=session_id)
         self.num_added += 1
-        self.executor.invalid -= {(request_id, length) for length in range(most + 1)}
-        if self.rng.random() < 0.06:
-            length = self.rng.choice([len(request.prompt_token_ids), self.rng.randint(1, most)])
-            self.executor.invalid.add((request_id, length))
+        self.may_go_wrong(request, len(request.prompt_token_ids))
         record = Record(request, self.scheduler.max_model_len)
-        try:
-            self.core.add_request(request)
-        except RequestError as error:
-            assert "deadline" in str(error)  # noqa: PT017
-            return
-        self.records[request_id] = record
-        self.work += len(request.prompt_token_ids) + len(record.turn.due)
+        if self.send(request, record):
+            self.records[name] = record
+            self.work += len(request.prompt_token_ids) + len(record.turn.due)
 
-    def go_on(self, request_id: str, record: Record) -> None:
-        """A session's next turn, or its end, or somebody has had enough of this turn."""
+    def may_go_wrong(self, request: EngineCoreRequest, length: int) -> None:
+        """Perhaps the logits are no numbers after so many tokens, or after some other number of them."""
+        most = self.scheduler.max_model_len - 1
+        self.executor.invalid -= {(request.request_id, length) for length in range(most + 1)}
+        if self.rng.random() < 0.06:
+            self.executor.invalid.add(
+                (request.request_id, self.rng.choice([length, self.rng.randint(1, most)]))
+            )
+
+    def send(self, request: EngineCoreRequest, record: Record) -> bool:
+        """Add a request; whether the core accepted it."""
+        num_outputs = len(self.scheduler.table.outputs)
+        self.core.add_request(request)
+        new = self.scheduler.table.outputs[num_outputs:]
+        rejections = [output.rejection for output in new if output.rejection is not None]
+        if not rejections:
+            self.record_of[request.request_id] = record
+            return True
+        assert [output.request_id for output in new] == [request.request_id]
+        if rejections[0].param != "deadline_s":
+            assert record.is_idle, "only of an idle session is the length known"
+            assert rejections[0].param == "prompt"
+        self.rejected.add(request.request_id)
+        return False
+
+    def go_on(self, name: str, record: Record) -> None:
+        """A session's next turn, or its end, or the user has had enough of this turn, or of all."""
         what = self.rng.random()
         if what < 0.2 and not record.is_idle:
             if what < 0.1:
-                self.core.stop_turns(request_id)
-                record.drop_turns()
+                self.core.stop_requests(record.turn_ids)
+                record.turns_to_come.clear()
             else:
-                self.core.stop_requests([request_id])
+                self.core.stop_requests([record.request_id])
             record.stop()
-        elif not record.is_closing:
-            turn = self.make_request(request_id, 4, resumable=what < 0.7)
-            try:
-                self.core.add_request(turn)
-            except RequestError as error:
-                too_long = record.is_idle and "the prompt has" in str(error)
-                assert too_long or "deadline" in str(error)  # noqa: PT017
-            else:
+        elif what < 0.7:
+            self.num_turns += 1
+            turn = self.make_request(
+                f"{name}.{self.num_turns}",
+                4,
+                session_id=name,
+                continues_session=True,
+                follows_unfinished=not record.is_idle,
+            )
+            self.may_go_wrong(turn, self.rng.randint(1, self.scheduler.max_model_len - 1))
+            if self.send(turn, record):
                 record.add_turn(turn)
                 self.work += 2 * self.scheduler.max_model_len
+        elif what < 0.8:
+            self.end_session(name, record)
 
-    def abort(self, request_id: str, resubmit: bool) -> None:
+    def end_session(self, name: str, record: Record) -> None:
+        if self.rng.random() < 0.5:
+            self.core.end_session(name)
+            record.turn.finish_reason = record.turn.finish_reason or FinishReason.ABORT
+            record.turns_to_come.clear()
+            record.end()  # and nothing is told of it
+        else:
+            self.core.end_session(name, "because")
+            if record.is_idle:
+                record.end()
+
+    def abort(self, name: str, resubmit: bool) -> None:
+        record = self.records[name]
+        request_id = self.rng.choice(record.turn_ids)
         outputs = self.core.abort_requests([request_id, "nobody", request_id])
-        record = self.records[request_id]
         if record.is_idle:
-            record.end()
-        for output in outputs:
-            record.take(output)
-        assert record.has_ended
-        self.scheduler.check()
-        if resubmit and record.num_refused == 0:
-            self.add(request_id)
+            assert not outputs
+            self.core.end_session(name)
+        if not record.has_ended:
+            record.abort(request_id, outputs)
+        self.core.check()
+        if resubmit and not record.refused:
+            self.add(name)
 
     # ----------------------------------------------------------------------------------------------- one step
 
@@ -359,14 +431,18 @@ class World:
         outputs = self.core.step().outputs
         self.plans = self.executor.outputs[num_plans:]
         self.failed |= failing and self.executor.fails_in is None
-        self.scheduler.check()
+        self.core.check()
         for output in outputs:
-            self.records[output.request_id].take(output)
+            if output.request_id in self.rejected:
+                assert output.rejection is not None
+                self.rejected.remove(output.request_id)
+                continue
+            self.record_of[output.request_id].take(output)
             if output.finish_reason is FinishReason.ERROR:
                 reason = str(output.stop_reason)
-                known = ("not finite", "the deadline", "the prompt has")
+                known = ("not finite", "the deadline", "the prompt has", "because")
                 assert self.failed or any(words in reason for words in known), reason
-        if self.scheduler.pause_state is PauseState.UNPAUSED:
+        if self.scheduler.table.pause_state is PauseState.UNPAUSED:
             self.check_shares(running)
             self.check_admissions()
         if self.has_constraint:
@@ -411,18 +487,20 @@ class World:
         left = [
             request.order
             for request in waiting
-            if request.request_id not in self.constraint.vetoed | self.sharing.may_wait and request.turn == 0
+            if request.request_id not in self.constraint.vetoed | self.sharing.may_wait
+            and request.num_restarts == 0
+            and "." not in request.request_id
         ]
         assert not admitted or not left or admitted[-1] < min(left), (
             "somebody was let in before an earlier one"
         )
 
     def check_idle(self) -> None:
-        for request_id, record in self.records.items():
-            assert record.has_ended or (record.is_idle and request_id in self.scheduler.idle), (
-                f"{request_id} was dropped"
-            )
-            assert record.num_refused == 0
+        idle = {session.session_id for session in self.scheduler.table.sessions if session.turn is None}
+        assert idle == {name for name, record in self.records.items() if not record.has_ended}
+        assert all(record.has_ended or record.is_idle for record in self.records.values())
+        assert not any(record.refused for record in self.records.values())
+        assert not self.rejected
         self.core.abort_requests(None)
         for _ in range(self.depth + 1):
             self.core.step()  # tells the worker who finished last
@@ -431,9 +509,9 @@ class World:
         pool = self.scheduler.kv_cache.pool
         assert pool.num_free_blocks == pool.num_usable_blocks
         assert self.scheduler.kv_cache.usage == 0
-        assert len(self.scheduler._free_rows) == self.scheduler.config.max_num_seqs
+        assert len(self.scheduler.table.free_rows) == self.scheduler.config.max_num_seqs
         assert not self.constraint.reserved
-        assert not self.scheduler._in_flight
+        assert not self.scheduler.table.sessions
 
 
 PARAMS = [

@@ -11,21 +11,15 @@ from octavo.types.requests import DEFAULT_TENANT
 
 def test_a_request_that_says_nothing_is_like_any_other() -> None:
     options = RequestOptions()
-    assert (options.priority, options.deadline_s, options.cache_salt, options.resumable) == (
-        0,
-        None,
-        None,
-        False,
-    )
+    assert (options.priority, options.deadline_s, options.cache_salt) == (0, None, None)
     assert options.tenant_name == DEFAULT_TENANT
     options.check_against("fcfs")
 
 
 def test_what_is_given_is_kept() -> None:
-    options = RequestOptions(priority=-3, tenant="alice", deadline_s=2, cache_salt="pepper", resumable=True)
+    options = RequestOptions(priority=-3, tenant="alice", deadline_s=2, cache_salt="pepper")
     assert options.tenant_name == "alice"
     assert (options.priority, options.deadline_s, options.cache_salt) == (-3, 2.0, "pepper")
-    assert options.resumable
 
 
 @pytest.mark.parametrize(
@@ -47,8 +41,6 @@ def test_what_is_given_is_kept() -> None:
         ("deadline_s", float("inf"), "a finite number"),
         ("deadline_s", "soon", "a finite number"),
         ("deadline_s", True, "a finite number"),
-        ("resumable", 1, "true or false"),
-        ("resumable", "yes", "true or false"),
     ],
 )
 def test_what_is_not_allowed_is_refused_by_name_and_value(field: str, value: object, allowed: str) -> None:

@@ -279,7 +279,7 @@ class TestOtherFiles:
         assert f"has GGUF version {version}; only (2, 3) can be read" in message
 
     def test_another_kind_of_file_is_refused_with_how_it_begins(self, tmp_path: Path) -> None:
-        assert "this is no GGUF file: it begins with b'PK" in refusal(tmp_path, b"PK\x03\x04 and so on")
+        assert "this is not a GGUF file: it begins with b'PK" in refusal(tmp_path, b"PK\x03\x04 and so on")
 
     def test_an_empty_file_is_refused(self, tmp_path: Path) -> None:
         assert "cannot be read" in refusal(tmp_path, b"")

@@ -37,7 +37,7 @@ def test_a_path_to_nothing_is_refused_with_what_is_accepted(tmp_path: Path) -> N
 def test_another_kind_of_file_is_refused_with_what_is_accepted(tmp_path: Path) -> None:
     save_file(TENSORS, tmp_path / "model.safetensors")
     with pytest.raises(
-        WeightError, match=r"model\.safetensors: is no model file; give a GGUF file .* or a folder"
+        WeightError, match=r"model\.safetensors: is not a model file; give a GGUF file .* or a folder"
     ):
         open_weights(tmp_path / "model.safetensors")
 

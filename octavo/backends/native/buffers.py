@@ -12,8 +12,8 @@ numbers into the arena, T' being T rounded up to a multiple of 16.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from octavo.backends.native.operations import Recording, Value
 
@@ -35,18 +35,22 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class BufferPlan:
-    """Columns of the arena at which values begin, and how many it has."""
+    """The column of the arena at which each value begins, and the number of columns in all."""
 
     offsets: dict[Value, int]
     num_columns: int
 
 
 def plan_buffers(recording: Recording) -> BufferPlan:
-    """A place for every value but the inputs, which are the caller's. Outputs live on to the end."""
+    """An offset for every value but the inputs, which are the caller's. Outputs live on to the end."""
     lifetimes = find_lifetimes(recording)
-    offsets = place(list(lifetimes.values()))
-    ends = [start + _padded(each) for start, each in zip(offsets, lifetimes.values(), strict=True)]
-    return BufferPlan(dict(zip(lifetimes, offsets, strict=True)), max(ends, default=0))
+    owners = share_buffers(recording, lifetimes)
+    buffers: dict[Value, Lifetime] = {}
+    for value, owner in owners.items():  # in the order they are written: an owner comes first and ends first
+        buffers[owner] = replace(lifetimes[owner], last=lifetimes[value].last)
+    offsets = dict(zip(buffers, place(list(buffers.values())), strict=True))
+    ends = [offsets[owner] + _padded(buffer) for owner, buffer in buffers.items()]
+    return BufferPlan({value: offsets[owner] for value, owner in owners.items()}, max(ends, default=0))
 
 
 def find_lifetimes(recording: Recording) -> dict[Value, Lifetime]:
@@ -61,8 +65,23 @@ def find_lifetimes(recording: Recording) -> dict[Value, Lifetime]:
     }
 
 
+def share_buffers(recording: Recording, lifetimes: Mapping[Value, Lifetime]) -> dict[Value, Value]:
+    """The value whose buffer each value lies in: its own, or that of a value which its operation overwrites.
+
+    A value is overwritten where it is whole, no input of the program, and not read later.
+    """
+    owners: dict[Value, Value] = {}
+    for index, operation in enumerate(recording.operations):
+        old, new = operation.overwrites, operation.out.value
+        if old is not None and old.is_whole and old.value in owners and lifetimes[old.value].last == index:
+            owners[new] = owners[old.value]
+        else:
+            owners[new] = new
+    return owners
+
+
 def place(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """An offset for each: in the narrowest gap that is wide enough between those that live meanwhile."""
+    """An offset for each: the narrowest gap that is wide enough between those that live at the same time."""
     offsets: list[int] = []
     for number, lifetime in enumerate(lifetimes):
         meanwhile = (

@@ -1,6 +1,6 @@
 """Passes over a recording that let one kernel do the work of several, and change nothing of what is computed.
 
-A pass takes an operation away only where nothing but its new home reads what it gave.
+A pass removes an operation only where nothing reads its result but the operation that takes over its work.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ PASSES: tuple[Callable[[Recording], Recording], ...] = (fold_norms, fuse_gates, 
 
 
 class _Uses:
-    """Who reads the values of a recording."""
+    """The operations that read each value of a recording."""
 
     def __init__(self, recording: Recording) -> None:
         self._readers: dict[Value, list[Operation]] = defaultdict(list)

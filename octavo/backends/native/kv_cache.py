@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from octavo.backends.cache_pages import find_pages
 from octavo.backends.native.library import load_library
-from octavo.backends.places import place_layers
 from octavo.types.kv import KVCacheConfig
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import KVCache, KVPages
 
 KVType = Literal["bf16", "f32", "fp8_e4m3"]
 
 
 def head_bytes(kv_type: KVType, head_size: int) -> int:
     """Bytes of one token's K and V in one KV head. Raises UnsupportedError without the native extension."""
-    return load_library().kv_head_bytes(kv_type, head_size)
+    return int(load_library().kv_head_bytes(kv_type, head_size))
 
 
 class LayerCache(NamedTuple):
     """A layer's KV cache group, and its native cache."""
 
     group: int
-    cache: Any
+    cache: KVCache
 
 
 class KVCaches:
-    """Pages that all KV cache groups share, and every layer's place in them.
+    """The pages that all KV cache groups share, and each layer's part of them.
 
-    Raises MemoryError when there is no room for them, and UnsupportedError for what no kernel can use.
+    Raises MemoryError when they do not fit into memory, and UnsupportedError for what no kernel can use.
     """
 
     def __init__(self, config: KVCacheConfig, kv_type: KVType) -> None:
-        places = place_layers(config)
-        self.pages = load_library().KVPages(
+        self.pages: KVPages = load_library().KVPages(
             num_pages=config.group_size, num_blocks=config.num_blocks, page_bytes=config.page_bytes
         )
         self._layers: dict[int, LayerCache] = {}
-        for layer, (group, page, spec) in places.items():
+        for layer, (group, page, spec) in find_pages(config).items():
             assert spec.head_bytes == head_bytes(kv_type, spec.head_size), "planned for another type"
             cache = self.pages.layer(
                 page=page,

@@ -1,13 +1,16 @@
-"""The extension module and the engine in it: is it there, and which of its instruction sets to use."""
+"""Loads the extension module, and chooses the instruction set of the device that runs its kernels."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.errors import ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import Device
 
 VARIABLE = "OCTAVO_NATIVE"
 
@@ -18,7 +21,7 @@ def load_library() -> Any:
         return importlib.import_module("octavo.backends.native._native")
     except ImportError as error:
         raise UnsupportedError(
-            f"the native backend is not built here ({error}); install Octavo with a C++17 compiler at hand"
+            f"the native backend is not built here ({error}); install a C++17 compiler, then Octavo again"
         ) from error
 
 
@@ -47,15 +50,16 @@ def choose_instruction_set(usable: Sequence[str], forced: str | None) -> str:
     return forced
 
 
-def make_engine(num_threads: int) -> Any:
-    """An engine of `num_threads` threads, on the fastest instruction set or on that of OCTAVO_NATIVE.
+def make_device(num_threads: int) -> Device:
+    """A device of `num_threads` threads, on the fastest instruction set or on that of OCTAVO_NATIVE.
 
     Raises UnsupportedError without the extension module, ConfigError for an unusable OCTAVO_NATIVE or a
-    number of threads that no engine takes.
+    number of threads that no device takes.
     """
     library = load_library()
     chosen = choose_instruction_set(library.usable_instruction_sets(), os.environ.get(VARIABLE))
     try:
-        return library.Engine(chosen, num_threads)
+        device: Device = library.Device(chosen, num_threads)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    return device

@@ -6,7 +6,6 @@ from functools import singledispatchmethod
 
 from octavo.backends.native.buffers import plan_buffers
 from octavo.backends.native.operations import (
-    ActivateAndMul,
     Attention,
     AttentionInputs,
     Embedding,
@@ -67,14 +66,23 @@ class _Listing:
         return f"%{number:<4} {type(operation).__name__:<16} {buffer:<16} {self.describe(operation)}"
 
     def name(self, view: View) -> str:
-        """The view, by who wrote it and the columns it takes of that."""
+        """The view as text: the instruction that wrote its value, and the columns if it is only a part."""
         name = self._names[view.value]
         return name if view.is_whole else f"{name}[{view.column}:{view.column + view.num_columns}]"
 
     @singledispatchmethod
     def describe(self, operation: Operation) -> str:
-        """What the operation reads, and the numbers that go with it."""
-        return ", ".join(map(self.name, operation.reads))
+        """What the operation reads and the numbers that go with it: by default, its fields."""
+        return ", ".join(self._text(value) for value in operation.inputs.values() if value is not None)
+
+    def _text(self, value: object) -> str:
+        match value:
+            case View():
+                return self.name(value)
+            case Weight():
+                return value.name
+            case _:
+                return str(value)
 
     @describe.register
     def _(self, operation: Embedding) -> str:
@@ -91,10 +99,6 @@ class _Listing:
         heads = operation.x.num_columns // operation.weight.shape[0]
         text = f"{self.name(operation.x)}, {heads} times {operation.weight.name}, eps {operation.eps:g}"
         return f"{text} + {self.name(operation.residual)}" if operation.residual else text
-
-    @describe.register
-    def _(self, operation: ActivateAndMul) -> str:
-        return f"{operation.activation} of {self.name(operation.x)}"
 
     @describe.register
     def _(self, operation: Linear) -> str:

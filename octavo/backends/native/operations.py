@@ -1,14 +1,16 @@
 """What a recorded model is made of: values, and the operations between them, in the order they run.
 
-Each operation becomes one instruction of csrc/program/instructions.h, which has the same names. Plain data:
-nothing here records, changes or runs it.
+Each operation becomes one instruction of csrc/program/instructions.h, which has the same name. It takes the
+operation's fields as its arguments; program.py says which instructions take others. Plain data: nothing here
+records, changes or runs it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from octavo import ops
 from octavo.weights.weight import Weight
@@ -63,8 +65,22 @@ class Operation:
     @property
     def reads(self) -> tuple[View, ...]:
         """The views this operation reads."""
-        values = (getattr(self, field.name) for field in fields(self) if field.name != "out")
-        return tuple(value for value in values if isinstance(value, View))
+        return tuple(value for value in self.inputs.values() if isinstance(value, View))
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Every field but `out`, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "out"}
+
+    @property
+    def overwrites(self) -> View | None:
+        """The view in whose memory `out` may be written if nothing else reads it later."""
+        return None
+
+    @property
+    def instruction(self) -> str:
+        """The name of the instruction: rms_norm for RmsNorm."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +89,19 @@ class Embedding(Operation):
 
     table: Weight
     scale: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplaceRows(Operation):
+    """out = x, but for the rows that the step brings by `name`."""
+
+    x: View
+    name: str
+
+    @property
+    def overwrites(self) -> View | None:
+        """The rows that are not replaced stay where they are."""
+        return self.x
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""`Recorder`: an `Ops` that computes nothing and writes down what is to be computed."""
+"""`Recorder`: an `Ops` that computes nothing, and records the operations that a model uses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from octavo.backends.native.operations import (
     Linear,
     Operation,
     Recording,
+    ReplaceRows,
     RmsNorm,
     Rope,
     RopeAngles,
@@ -24,16 +25,16 @@ from octavo.backends.native.operations import (
 from octavo.ops import AttentionLayer
 from octavo.weights.weight import Weight
 
-# What a model is given for the token ids and positions of a step: to be passed on, never read as numbers.
+# These stand for the token ids and positions of a step. A model passes them on and never reads their values.
 TOKEN_IDS = View(Value(0), 0, 0, 1)
 POSITIONS = View(Value(0), 0, 0, 1)
 
 
 def record(function: Callable[..., Any], inputs: Mapping[str, int] | None = None) -> Recording:
-    """What `function(ops, token_ids, positions, **inputs)`, written in `Ops`, computes.
+    """The operations of `function(ops, token_ids, positions, **inputs)`, which is written in `Ops`.
 
-    `inputs` are further inputs and their columns. The function returns one tensor or a tuple of them. Raises
-    UnsupportedError for operations that no kernel can run.
+    `inputs` gives the names of further inputs and their numbers of columns. The function returns one tensor
+    or a tuple of them.
     """
     recorder = Recorder()
     given = {name: new_view(num_columns) for name, num_columns in (inputs or {}).items()}
@@ -46,28 +47,28 @@ def record(function: Callable[..., Any], inputs: Mapping[str, int] | None = None
 
 
 class Recorder:
-    """Records operations on views of values. Implements `Ops`, where each operation is defined."""
+    """Records operations on views of values. Implements `Ops`, which defines each operation."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self._angles: dict[ops.Rope, View] = {}
 
     def embedding(self, token_ids: View, table: Weight, scale: float = 1.0) -> View:
-        """Rows of the table."""
         assert token_ids is TOKEN_IDS, "the only token ids are those of the step"
         return self._add(Embedding(new_view(table.shape[1]), table, scale))
 
+    def replace_rows(self, x: View, name: str) -> View:
+        """Where nothing else reads x, the two share a buffer."""
+        return self._add(ReplaceRows(new_view(x.num_columns, x.head_size), x, name))
+
     def rms_norm(self, x: View, weight: Weight, eps: float, residual: View | None = None) -> View:
-        """Over heads of the weight's size, as a model has that normalizes its queries and keys."""
         return self._add(RmsNorm(new_view(x.num_columns, x.head_size), x, weight, eps, residual))
 
     def linear(self, x: View, layer: ops.Linear, residual: View | None = None) -> View:
-        """One product, whatever number of weights."""
         out = new_view(sum(weight.shape[0] for weight in layer.weights))
         return self._add(Linear(out, x, layer, residual))
 
     def split_heads(self, x: View, num_heads: tuple[int, ...]) -> tuple[View, ...]:
-        """Views of x: nothing is computed."""
         head_size = x.num_columns // sum(num_heads)
         views, column = [], x.column
         for count in num_heads:
@@ -76,23 +77,20 @@ class Recorder:
         return tuple(views)
 
     def rope(self, x: View, positions: View, rope: ops.Rope) -> View:
-        """The angles of a rope are computed once, before its first use."""
         assert positions is POSITIONS, "the only positions are those of the step"
-        if rope not in self._angles:
+        if rope not in self._angles:  # the angles of a rope are computed once, before its first use
             self._angles[rope] = self._add(RopeAngles(new_view(rope.rotary_size), rope))
         return self._add(Rope(new_view(x.num_columns, x.head_size), x, self._angles[rope], rope))
 
     def attention(self, q: View, k: View, v: View, layer: AttentionLayer) -> View:
-        """Two operations: what goes into the cache must all be there before a token looks at it."""
+        # Two operations: the step's keys and values must all be in the cache before a query reads them.
         q = self._add(AttentionInputs(new_view(q.num_columns, q.head_size), q, k, v, layer))
         return self._add(Attention(new_view(q.num_columns), q, layer))
 
     def silu_and_mul(self, x: View) -> View:
-        """The left half is the gate."""
         return self._add(ActivateAndMul(new_view(x.num_columns // 2), x, "silu"))
 
     def gelu_tanh_and_mul(self, x: View) -> View:
-        """The left half is the gate."""
         return self._add(ActivateAndMul(new_view(x.num_columns // 2), x, "gelu_tanh"))
 
     def _add(self, operation: Operation) -> View:

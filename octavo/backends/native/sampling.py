@@ -1,14 +1,17 @@
-"""`NativeSampler`: octavo.sampling.sampler.Sampler on all threads of a native engine."""
+"""`NativeSampler`: octavo.sampling.sampler.Sampler on all threads of a native device."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from octavo.backends.native.library import load_library
 from octavo.sampling.logprobs import LOGPROBS_MODES
 from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import Device, Sampler
 
 
 class NativeSampler:
@@ -17,10 +20,12 @@ class NativeSampler:
     Logits are only read. A row's result doesn't depend on the other rows nor on the number of threads.
     """
 
-    def __init__(self, engine: Any, num_token_ids: int | None, logprobs_mode: str = "raw_logprobs") -> None:
+    def __init__(
+        self, device: Device, num_token_ids: int | None, logprobs_mode: str = "raw_logprobs"
+    ) -> None:
         """`num_token_ids`: ids the tokenizer knows; logits past them are padding. None = no padding."""
         processed, normalized = LOGPROBS_MODES[logprobs_mode]
-        self._sampler = load_library().Sampler(engine, num_token_ids, processed, normalized)
+        self._sampler: Sampler = load_library().Sampler(device, num_token_ids, processed, normalized)
 
     def forward(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
         """Sample from logits [L, V] float32, C-contiguous; of unusable rows, see `Sampler.forward`.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from octavo.backends.native.library import load_library
 from octavo.backends.native.operations import Attention, Embedding, Linear, Recording
 from octavo.errors import UnsupportedError
 from octavo.ops import AttentionLayer
 from octavo.weights.weight import Weight
 
-# Weight formats, as in csrc/kernels/formats.h.
-FORMATS = (
-    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
-    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"),
-)
 MAX_INPUTS = 2**15  # of a matrix: a row and a few panels of it must fit into each thread's scratch memory
 HEAD_SIZE_STEP = 16  # attention's vectors have 16 lanes
 MAX_HEAD_SIZE = 256
@@ -36,10 +32,11 @@ def _check_matrix(weight: Weight) -> None:
             f"weight {weight.name!r} has shape {weight.shape}; the native backend multiplies matrices, of "
             "two dimensions"
         )
-    if weight.format.name not in FORMATS:
+    formats = load_library().FORMATS
+    if weight.format.name not in formats:
         raise UnsupportedError(
             f"weight {weight.name!r} is in format {weight.format.name}, for which the native backend has no "
-            f"kernel; it has some for {', '.join(FORMATS)}"
+            f"kernel; it has some for {', '.join(formats)}"
         )
     if weight.shape[1] > MAX_INPUTS:
         raise UnsupportedError(

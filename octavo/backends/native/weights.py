@@ -1,7 +1,7 @@
 """A program's weights as kernels take them: matrices packed into one arena, in the order they are read.
 
-The bits of a packed matrix are those of its file in another order. Embedding tables are not here: they are
-read, a row at a time, as they lie in the file.
+The bits of a packed matrix are those of its file in another order. Embedding tables are not packed: their
+rows are read from the file, one at a time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from octavo.backends.native.library import load_library
 from octavo.backends.native.operations import Linear, Recording
 from octavo.weights.mapped_file import release_pages
 from octavo.weights.weight import Weight
+
+if TYPE_CHECKING:
+    from octavo.backends.native._native import Device, Memory, PackedMatrix
 
 PANEL = 16  # outputs of a matrix that are packed together
 SHOW_PROGRESS_AFTER_S = 1.0
@@ -39,7 +42,7 @@ class PackedWeights:
     there is no room.
     """
 
-    def __init__(self, engine: Any, recordings: Iterable[Recording]) -> None:
+    def __init__(self, device: Device, recordings: Iterable[Recording]) -> None:
         self._vectors: dict[Weight, np.ndarray] = {}
         self._library = load_library()
         self._placements: dict[Weight, Placement] = {}
@@ -48,18 +51,19 @@ class PackedWeights:
             for operation in recording.operations:
                 if isinstance(operation, Linear):
                     num_bytes = self._place(operation, num_bytes)
-        self._arena = self._library.Memory(num_bytes)
-        self._pack(engine)
+        self._arena: Memory = self._library.Memory(num_bytes)
+        self._pack(device)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all packed matrices."""
-        return int(self._arena.size)
+        num_bytes: int = self._arena.size
+        return num_bytes
 
-    def matrix(self, weight: Weight, bias: Weight | None = None) -> Any:
+    def matrix(self, weight: Weight, bias: Weight | None = None) -> PackedMatrix:
         """The packed matrix, and the vector that is added to its outputs."""
         placement = self._placements[weight]
-        return self._library.PackedMatrix(
+        matrix: PackedMatrix = self._library.PackedMatrix(
             memory=self._arena,
             offset=placement.offset,
             format=weight.format.name,
@@ -68,6 +72,7 @@ class PackedWeights:
             panel_stride=placement.panel_stride,
             bias=None if bias is None else self.vector(bias),
         )
+        return matrix
 
     def vector(self, weight: Weight) -> np.ndarray:
         """The values of a norm, a bias or the like as float32."""
@@ -76,7 +81,7 @@ class PackedWeights:
         return self._vectors[weight]
 
     def _place(self, linear: Linear, start: int) -> int:
-        """Give the matrices of `linear` that have none a place from `start` on. Returns where it ends."""
+        """Place the matrices of `linear` that have no place yet, from `start` on. Returns where they end."""
         new = [weight for weight in dict.fromkeys(linear.layer.weights) if weight not in self._placements]
         for together in [new] if linear.activation else [[weight] for weight in new]:
             sizes = [self._library.panel_bytes(weight.format.name, weight.shape[1]) for weight in together]
@@ -88,11 +93,11 @@ class PackedWeights:
                 start += stride * -(-together[0].shape[0] // PANEL)
         return start
 
-    def _pack(self, engine: Any) -> None:
+    def _pack(self, device: Device) -> None:
         with _progress_bar(sum(weight.nbytes for weight in self._placements)) as advance:
             for weight, placement in self._placements.items():
                 self._library.pack_into(
-                    engine,
+                    device,
                     weight.format.name,
                     weight.data,
                     weight.shape[1],
@@ -106,7 +111,7 @@ class PackedWeights:
 
 @contextmanager
 def _progress_bar(num_bytes: int) -> Iterator[Callable[[int], object]]:
-    """A bar over so many bytes, on a terminal; what it yields is called with the bytes done since."""
+    """A progress bar over `num_bytes`, on a terminal. Yields a function to call with the bytes newly done."""
     if num_bytes < SHOW_PROGRESS_FROM_BYTES:
         yield lambda done: None
         return

@@ -1,3 +1,1 @@
-"""The reference backend: numpy, float32, eager. Slow and plainly right, it is what every other backend is
-compared with.
-"""
+"""The reference backend: numpy, float32, eager. Slow and simple: other backends are compared to it."""

@@ -1,15 +1,15 @@
 """The paged KV cache as numpy arrays, and attention over it.
 
-A query is computed alone: its scores are over exactly what it sees, laid out in order, so every shape that
-BLAS sees depends on the length of that context and on nothing else. Chunks, other requests, the size of
-blocks and whatever else lies in them leave no trace.
+Each query is computed alone, over exactly the tokens that it attends to, in order. So the shapes of all
+products depend only on the length of that context. Results do not depend on chunks, on other requests, on the
+size of blocks or on what else the blocks hold.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.places import LayerPlace, place_layers
+from octavo.backends.cache_pages import LayerPages, find_pages
 from octavo.ops import AttentionLayer
 from octavo.types.batch import CommonAttentionMetadata
 from octavo.types.kv import KVCacheConfig
@@ -20,24 +20,25 @@ HEAD_BYTES = 2 * 4  # of one token's K and V in one KV head, for each of its fea
 class KVCache:
     """K and V of every layer, in pages that layers of all groups share.
 
-    Raises MemoryError when there is no room for them, and UnsupportedError for what no operation can use.
+    Raises MemoryError when they do not fit into memory, and UnsupportedError for layers that keep anything
+    else.
     """
 
     def __init__(self, config: KVCacheConfig) -> None:
-        self._places = place_layers(config)
+        self._layers = find_pages(config)
         shape = (config.group_size, config.num_blocks, config.page_bytes // 4)
         self._memory = np.zeros(shape, np.float32)  # [pages of a block, num_blocks, numbers of a page]
         # layer: the same memory as [num_blocks, 2, block_size, num_kv_heads, head_size], K first
-        self._pages = {layer: self._view(place) for layer, place in self._places.items()}
+        self._pages = {layer: self._view(pages) for layer, pages in self._layers.items()}
 
     def group_of(self, layer: int) -> int:
         """Number of the KV cache group of `layer`."""
-        return self._places[layer].group
+        return self._layers[layer].group
 
     def write(self, layer: int, k: np.ndarray, v: np.ndarray, slots: np.ndarray) -> None:
-        """Put k and v [T, num_kv_heads, head_size] into `slots` [T]; slot -1 is nowhere."""
+        """Write k and v [T, num_kv_heads, head_size] into `slots` [T]. Tokens with slot -1 are left out."""
         kept = slots >= 0
-        block_ids, offsets = np.divmod(slots[kept], self._places[layer].spec.block_size)
+        block_ids, offsets = np.divmod(slots[kept], self._layers[layer].spec.block_size)
         self._pages[layer][block_ids, 0, offsets] = k[kept]
         self._pages[layer][block_ids, 1, offsets] = v[kept]
 
@@ -46,9 +47,9 @@ class KVCache:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Copies of K and V of positions `start` up to `stop`, each [positions, num_kv_heads, head_size].
 
-        No other entry of `block_table` [B] is looked at than those of these positions.
+        Only the entries of `block_table` [B] for these positions are read.
         """
-        block_size = self._places[layer].spec.block_size
+        block_size = self._layers[layer].spec.block_size
         first = start // block_size
         block_ids = block_table[first : -(-stop // block_size)]
         wanted = slice(start - first * block_size, stop - first * block_size)
@@ -72,22 +73,26 @@ class KVCache:
             raise ValueError(f"destinations has {len(destinations)} entries; it must have {len(sources)}")
         unique, counts = np.unique(destinations, return_counts=True)
         if len(unique) < len(destinations):
-            raise ValueError(f"destinations holds {unique[counts.argmax()]} twice; a block takes one copy")
+            raise ValueError(
+                f"destinations holds {unique[counts.argmax()]} twice; a block can take only one copy"
+            )
         if len(both := np.intersect1d(unique, sources)):
-            raise ValueError(f"destinations holds {both[0]}, which sources holds too; a block is one of them")
+            raise ValueError(
+                f"destinations holds {both[0]}, which sources holds, too; a block can be only one of them"
+            )
         self._memory[:, destinations] = self._memory[:, sources]
 
-    def _view(self, place: LayerPlace) -> np.ndarray:
-        spec = place.spec
+    def _view(self, layer: LayerPages) -> np.ndarray:
+        spec = layer.spec
         assert spec.head_bytes == HEAD_BYTES * spec.head_size, "planned for another type"
-        pages = self._memory[place.page, :, : spec.page_bytes // 4]  # the rest of a page is not used
+        pages = self._memory[layer.page, :, : spec.page_bytes // 4]  # the rest of a page is not used
         return pages.reshape(len(pages), 2, spec.block_size, spec.num_kv_heads, spec.head_size)
 
     def _require_blocks(self, name: str, block_ids: np.ndarray) -> None:
         num_blocks = self._memory.shape[1]
-        strangers = block_ids[(block_ids < 0) | (block_ids >= num_blocks)]
-        if len(strangers):
-            raise ValueError(f"{name} holds {strangers[0]}; blocks are 0 up to {num_blocks - 1}")
+        unknown = block_ids[(block_ids < 0) | (block_ids >= num_blocks)]
+        if len(unknown):
+            raise ValueError(f"{name} holds {unknown[0]}; blocks are 0 up to {num_blocks - 1}")
 
 
 def paged_attention(
@@ -97,15 +102,18 @@ def paged_attention(
     sinks: np.ndarray | None,
     metadata: CommonAttentionMetadata,
 ) -> np.ndarray:
-    """From q [T, num_heads, head_size] to what each token sees of its request, the same shape.
+    """The attention output [T, num_heads, head_size] for q [T, num_heads, head_size].
 
-    K and V of the step's own tokens must be in the cache. `sinks` [num_heads] are what `layer.sinks` holds.
+    K and V of the step's own tokens must already be in the cache. `sinks` [num_heads] are the values of
+    `layer.sinks`.
     """
     out = np.empty_like(q)
     starts = metadata.query_start_loc
     for request, seq_len in enumerate(metadata.seq_lens):
         start, end = starts[request], starts[request + 1]
-        first = _seen(layer, seq_len - (end - start), seq_len).start  # nobody looks further back
+        first = _seen(
+            layer, seq_len - (end - start), seq_len
+        ).start  # no token of the step attends to an earlier one
         k, v = cache.read(layer.index, metadata.block_table[request], first, seq_len)
         for token in range(start, end):
             seen = _seen(layer, seq_len - (end - token), seq_len)
@@ -115,7 +123,7 @@ def paged_attention(
 
 
 def _seen(layer: AttentionLayer, position: int, seq_len: int) -> slice:
-    """The tokens that the one at `position` attends to, of `seq_len`."""
+    """Which of `seq_len` tokens the token at `position` attends to."""
     start = 0 if layer.window is None else max(0, position + 1 - layer.window)
     return slice(start, position + 1 if layer.causal else seq_len)
 
@@ -123,7 +131,7 @@ def _seen(layer: AttentionLayer, position: int, seq_len: int) -> slice:
 def _attend(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, layer: AttentionLayer, sinks: np.ndarray | None
 ) -> np.ndarray:
-    """One token's q [num_heads, head_size] over k and v [context, num_kv_heads, head_size]."""
+    """The output for one token's q [num_heads, head_size] over k, v [context, num_kv_heads, head_size]."""
     queries = q.reshape(k.shape[1], -1, k.shape[2])  # [num_kv_heads, heads that share one, head_size]
     scores = queries @ k.transpose(1, 2, 0) * np.float32(layer.scale)
     if layer.soft_cap is not None:
@@ -132,4 +140,5 @@ def _attend(
     logits = scores if sinks is None else np.append(scores, sinks.reshape(*scores.shape[:2], 1), axis=-1)
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     values = weights[..., : len(k)] @ v.transpose(1, 0, 2)
-    return (values / weights.sum(axis=-1, keepdims=True)).reshape(q.shape)
+    attended: np.ndarray = values / weights.sum(axis=-1, keepdims=True)
+    return attended.reshape(q.shape)

@@ -1,50 +1,64 @@
-"""`ReferenceOps`: the `Ops` vocabulary in numpy, computed at once, in float32.
+"""`ReferenceOps`: the `Ops` vocabulary in numpy and float32, computed at once.
 
-Every operation treats each token by itself, and sums in an order that depends on nothing but the token's own
-context.
+Every operation treats each token by itself. The order of its sums depends only on the token's own context.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from octavo.backends.reference.attention import KVCache, paged_attention
 from octavo.backends.reference.parameters import Parameters
 from octavo.ops import AttentionLayer, Linear, Rope
-from octavo.types.batch import CommonAttentionMetadata
+from octavo.types.batch import CommonAttentionMetadata, RowsInput
 from octavo.weights.weight import Weight
 
 
 class ReferenceOps:
-    """Operations on float32 arrays for one step: `metadata`, one for each KV cache group, says how its tokens
-    lie in `cache`.
+    """Operations on float32 arrays, for one step. `metadata`, one for each KV cache group, says where the
+    step's tokens lie in `cache`. `inputs` are the rows that the step brings, by name.
 
-    Implements `Ops`, where each operation is defined.
+    Implements `Ops`, which defines each operation.
     """
 
     def __init__(
-        self, parameters: Parameters, cache: KVCache, metadata: tuple[CommonAttentionMetadata, ...]
+        self,
+        parameters: Parameters,
+        cache: KVCache,
+        metadata: tuple[CommonAttentionMetadata, ...],
+        inputs: Mapping[str, RowsInput] = MappingProxyType({}),
     ) -> None:
         self._parameters = parameters
         self._cache = cache
         self._metadata = metadata
+        self._inputs = inputs
 
     def embedding(self, token_ids: np.ndarray, table: Weight, scale: float = 1.0) -> np.ndarray:
-        """Rows of the table."""
-        return self._parameters.matrices[table].values[token_ids] * np.float32(scale)
+        rows: np.ndarray = self._parameters.matrices[table].values[token_ids] * np.float32(scale)
+        return rows
+
+    def replace_rows(self, x: np.ndarray, name: str) -> np.ndarray:
+        """A copy where there is something to replace."""
+        given = self._inputs.get(name)
+        if given is None:
+            return x
+        y = x.copy()
+        y[given.indices] = given.values
+        return y
 
     def rms_norm(
         self, x: np.ndarray, weight: Weight, eps: float, residual: np.ndarray | None = None
     ) -> np.ndarray:
-        """The mean is a sum along contiguous memory, whose order depends on its length only."""
+        # A sum along contiguous memory: its order depends only on the length.
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        y = x / np.sqrt(mean_square + np.float32(eps)) * self._parameters.vectors[weight]
+        y: np.ndarray = x / np.sqrt(mean_square + np.float32(eps)) * self._parameters.vectors[weight]
         return y if residual is None else y + residual
 
     def linear(self, x: np.ndarray, layer: Linear, residual: np.ndarray | None = None) -> np.ndarray:
-        """One product for each weight, then bias, then residual."""
         y = np.concatenate(
             [self._parameters.matrices[weight].multiply(x) for weight in layer.weights], axis=-1
         )
@@ -55,12 +69,11 @@ class ReferenceOps:
         return y
 
     def split_heads(self, x: np.ndarray, num_heads: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-        """Views of x."""
         heads = x.reshape(len(x), sum(num_heads), x.shape[1] // sum(num_heads))
         return tuple(np.split(heads, np.cumsum(num_heads[:-1]), axis=1))
 
     def rope(self, x: np.ndarray, positions: np.ndarray, rope: Rope) -> np.ndarray:
-        """Angles are products of float32, as in the code that models are trained with."""
+        # The angles are products of float32 numbers, as in the code that models are trained with.
         angles = positions.astype(np.float32)[:, None, None] * rope.inverse_frequencies
         cos, sin = np.cos(angles) * np.float32(rope.magnitude), np.sin(angles) * np.float32(rope.magnitude)
         size, half = rope.rotary_size, rope.rotary_size // 2
@@ -74,21 +87,20 @@ class ReferenceOps:
         return y
 
     def attention(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, layer: AttentionLayer) -> np.ndarray:
-        """Write, then attend, one token at a time."""
         metadata = self._metadata[self._cache.group_of(layer.index)]
         self._cache.write(layer.index, k, v, metadata.slot_mapping)
         sinks = None if layer.sinks is None else self._parameters.vectors[layer.sinks]
         return paged_attention(q, self._cache, layer, sinks, metadata).reshape(len(q), -1)
 
     def silu_and_mul(self, x: np.ndarray) -> np.ndarray:
-        """The left half is the gate."""
         gate, up = np.split(x, 2, axis=-1)
-        with np.errstate(over="ignore"):  # e^-z is infinite for a very negative z, and z / infinity is right
-            return gate / (1 + np.exp(-gate)) * up
+        with np.errstate(over="ignore"):  # e^-z is infinite for a very negative z; z / infinity = 0
+            product: np.ndarray = gate / (1 + np.exp(-gate)) * up
+        return product
 
     def gelu_tanh_and_mul(self, x: np.ndarray) -> np.ndarray:
-        """The left half is the gate."""
         gate, up = np.split(x, 2, axis=-1)
-        with np.errstate(over="ignore"):  # tanh of infinity is right
+        with np.errstate(over="ignore"):  # tanh(infinity) = 1
             inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate * gate * gate)
-        return gate * np.float32(0.5) * (1 + np.tanh(inner)) * up
+        product: np.ndarray = gate * np.float32(0.5) * (1 + np.tanh(inner)) * up
+        return product

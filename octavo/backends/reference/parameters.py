@@ -1,8 +1,7 @@
-"""A model's weights as the reference backend computes with them: dequantized to float32, once, when the model
-is loaded.
+"""A model's weights as the reference backend computes with them: dequantized to float32 when the model is
+loaded.
 
-That takes more memory than the file, and is the point of an oracle: what a weight is worth is decided in one
-place.
+This takes more memory than the file. In return, one function alone decides which values a weight has.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from octavo.weights.weight import Weight
 
 
 class Parameters:
-    """The values of `weights`: `vectors` and `matrices`, by the weight they were made from."""
+    """The values of `weights`: `vectors` and `matrices` by weight."""
 
     def __init__(self, weights: Iterable[Weight]) -> None:
         values = {weight: weight.to_float32() for weight in weights}

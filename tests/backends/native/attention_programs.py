@@ -27,7 +27,7 @@ def make_caches(
     return KVCaches(KVCacheConfig(num_blocks, (KVCacheGroup(spec, (layer.index,)),)), kv_type)
 
 
-def attend_with(engine: Any, layer: AttentionLayer, caches: KVCaches, rope: Rope | None = None) -> Attend:
+def attend_with(device: Any, layer: AttentionLayer, caches: KVCaches, rope: Rope | None = None) -> Attend:
     """A program of one layer on `caches`; with `rope` it turns q and k."""
     heads = (layer.num_heads, layer.num_kv_heads, layer.num_kv_heads)
 
@@ -37,7 +37,7 @@ def attend_with(engine: Any, layer: AttentionLayer, caches: KVCaches, rope: Rope
             q, k = ops.rope(q, positions, rope), ops.rope(k, positions, rope)
         return ops.attention(q, k, v, layer)
 
-    program = compile_program(engine, function, {"qkv": sum(heads) * layer.head_size}, caches)
+    program = compile_program(device, function, {"qkv": sum(heads) * layer.head_size}, caches)
 
     def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, metadata: CommonAttentionMetadata) -> np.ndarray:
         qkv = np.concatenate([q, k, v], axis=1).reshape(len(q), -1)
@@ -48,7 +48,7 @@ def attend_with(engine: Any, layer: AttentionLayer, caches: KVCaches, rope: Rope
 
 
 def make_attend(
-    engine: Any, layer: AttentionLayer, kv_type: KVType, block_size: int = 16, rope: Rope | None = None
+    device: Any, layer: AttentionLayer, kv_type: KVType, block_size: int = 16, rope: Rope | None = None
 ) -> Attend:
     """A program of one layer, on a cache of its own; with `rope` it turns q and k."""
-    return attend_with(engine, layer, make_caches(layer, kv_type, block_size), rope)
+    return attend_with(device, layer, make_caches(layer, kv_type, block_size), rope)

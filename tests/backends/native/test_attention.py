@@ -68,10 +68,10 @@ def make_requests(layer: AttentionLayer, block_size: int, lengths: Sequence[int]
     ]
 
 
-def one_by_one(engine: Any, layer: AttentionLayer, kv_type: KVType) -> list[np.ndarray]:
+def one_by_one(device: Any, layer: AttentionLayer, kv_type: KVType) -> list[np.ndarray]:
     """What every request of `make_requests` gets when each is run whole and alone."""
     steps = [{index: length} for index, length in enumerate(LENGTHS)]
-    return run_steps(make_attend(engine, layer, kv_type), make_requests(layer, 16), steps, 16)
+    return run_steps(make_attend(device, layer, kv_type), make_requests(layer, 16), steps, 16)
 
 
 def assert_close(actual: np.ndarray, exact: np.ndarray, kv_type: KVType, v: np.ndarray) -> None:
@@ -85,9 +85,9 @@ def assert_close(actual: np.ndarray, exact: np.ndarray, kv_type: KVType, v: np.n
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_tokens_attend_as_their_layer_says(engine: Any, kv_type: KVType, layer: AttentionLayer) -> None:
+def test_tokens_attend_as_their_layer_says(device: Any, kv_type: KVType, layer: AttentionLayer) -> None:
     requests = make_requests(layer, 16)
-    outputs = run_steps(make_attend(engine, layer, kv_type), requests, random_steps(LENGTHS, 90, 1), 16)
+    outputs = run_steps(make_attend(device, layer, kv_type), requests, random_steps(LENGTHS, 90, 1), 16)
     sinks = None if layer.sinks is None else layer.sinks.to_float32()
     for request, out in zip(requests, outputs, strict=True):
         assert_close(out, exact_attention(request, layer, sinks, stored(kv_type)), kv_type, request.v)
@@ -96,23 +96,23 @@ def test_tokens_attend_as_their_layer_says(engine: Any, kv_type: KVType, layer: 
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_tokens_of_a_layer_that_is_not_causal_see_those_after_them(
-    engine: Any, kv_type: KVType, window: int | None
+    device: Any, kv_type: KVType, window: int | None
 ) -> None:
     layer = replace(LAYER, causal=False, window=window)
     requests = make_requests(layer, 16)
     whole = [dict(enumerate(LENGTHS))]
-    outputs = run_steps(make_attend(engine, layer, kv_type), requests, whole, 16)
+    outputs = run_steps(make_attend(device, layer, kv_type), requests, whole, 16)
     for request, out in zip(requests, outputs, strict=True):
         assert_close(out, exact_attention(request, layer, stored=stored(kv_type)), kv_type, request.v)
 
 
 @pytest.mark.parametrize("num_pairs", [8, 12, 16])
 @pytest.mark.parametrize("style", ["half", "interleaved"])
-def test_queries_and_keys_are_turned_on_their_way(engine: Any, style: RopeStyle, num_pairs: int) -> None:
+def test_queries_and_keys_are_turned_on_their_way(device: Any, style: RopeStyle, num_pairs: int) -> None:
     frequencies = (100.0 ** -np.linspace(0, 1, num_pairs)).astype(np.float32)
     rope = Rope(frequencies, style, magnitude=1.25)
     (request,) = make_requests(LAYER, 16, [150])
-    attend = make_attend(engine, LAYER, "f32", rope=rope)
+    attend = make_attend(device, LAYER, "f32", rope=rope)
     (out,) = run_steps(attend, [request], [{0: 70}, {0: 1}, {0: 79}], 16)
     turned = replace(request, q=turn(request.q, rope), k=turn(request.k, rope))
     # float32 angles of up to 150 radians are right to 1e-5.
@@ -133,19 +133,19 @@ def turn(x: np.ndarray, rope: Rope) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_large_scores_do_not_overflow(engine: Any, kv_type: KVType) -> None:
+def test_large_scores_do_not_overflow(device: Any, kv_type: KVType) -> None:
     requests = make_requests(LAYER, 16)
     for request in requests:
         request.q *= 1e4
         request.k *= 1e4
-    outputs = run_steps(make_attend(engine, LAYER, kv_type), requests, [dict(enumerate(LENGTHS))], 16)
+    outputs = run_steps(make_attend(device, LAYER, kv_type), requests, [dict(enumerate(LENGTHS))], 16)
     assert all(np.isfinite(out).all() for out in outputs)
 
 
-def test_fp8_keeps_what_is_no_number_and_bounds_what_is_too_large(engine: Any) -> None:
+def test_fp8_keeps_what_is_no_number_and_bounds_what_is_too_large(device: Any) -> None:
     (request,) = make_requests(LAYER, 16, [1])
     request.v[0, :, :3] = np.nan, np.inf, -np.inf
-    (out,) = run_steps(make_attend(engine, LAYER, "fp8_e4m3"), [request], [{0: 1}], 16)
+    (out,) = run_steps(make_attend(device, LAYER, "fp8_e4m3"), [request], [{0: 1}], 16)
     assert np.isnan(out[..., 0]).all()
     for feature, bound in ((1, 2.0**127), (2, -(2.0**127))):
         np.testing.assert_allclose(out[..., feature], np.full_like(out[..., feature], bound), rtol=2**-7)
@@ -157,12 +157,12 @@ def test_fp8_keeps_what_is_no_number_and_bounds_what_is_too_large(engine: Any) -
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_company_chunks_and_blocks_leave_no_trace(
-    engines: dict[int, Any], kv_type: KVType, layer: AttentionLayer
+    devices: dict[int, Any], kv_type: KVType, layer: AttentionLayer
 ) -> None:
-    expected = one_by_one(engines[1], layer, kv_type)
+    expected = one_by_one(devices[1], layer, kv_type)
     for seed, (block_size, largest) in enumerate([(16, 8), (32, 130), (48, 300), (64, 40)]):
         requests = make_requests(layer, block_size)
-        attend = make_attend(engines[1 + seed % 3], layer, kv_type, block_size)
+        attend = make_attend(devices[1 + seed % 3], layer, kv_type, block_size)
         outputs = run_steps(attend, requests, random_steps(LENGTHS, largest, seed), block_size)
         for out, alone in zip(outputs, expected, strict=True):
             assert np.array_equal(out, alone)
@@ -170,12 +170,12 @@ def test_company_chunks_and_blocks_leave_no_trace(
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_a_long_context_is_divided_among_threads_without_a_trace(
-    engines: dict[int, Any], kv_type: KVType
+    devices: dict[int, Any], kv_type: KVType
 ) -> None:
     layer = replace(LAYER, num_heads=2, num_kv_heads=1)
     outputs = [
         run_steps(make_attend(each, layer, kv_type), make_requests(layer, 16, [1201]), steps, 16)[0]
-        for each in engines.values()
+        for each in devices.values()
         for steps in ([{0: 1150}, *[{0: 1}] * 51], [{0: 1195}, {0: 6}])
     ]
     for out in outputs[1:]:
@@ -184,14 +184,14 @@ def test_a_long_context_is_divided_among_threads_without_a_trace(
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_threads_take_turns_at_many_requests_without_a_trace(
-    engines: dict[int, Any], kv_type: KVType
+    devices: dict[int, Any], kv_type: KVType
 ) -> None:
     lengths = (*[20] * 24, 60, *[1, 33] * 6)  # 60 tokens are two tiles, none of them a large part of the work
     whole = dict(enumerate(lengths))
     alone = [{index: length} for index, length in whole.items()]
     together = [whole], [{index: length - length // 2 for index, length in whole.items()}]
     together[1].append({index: length // 2 for index, length in whole.items() if length > 1})
-    for each in engines.values():
+    for each in devices.values():
         first, *others = (
             run_steps(make_attend(each, LAYER, kv_type), make_requests(LAYER, 16, lengths), steps, 16)
             for steps in (alone, *together)
@@ -202,9 +202,9 @@ def test_threads_take_turns_at_many_requests_without_a_trace(
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_what_an_earlier_owner_left_in_a_block_leaves_no_trace(engine: Any, kv_type: KVType) -> None:
-    expected = one_by_one(engine, LAYER, kv_type)
-    attend = make_attend(engine, LAYER, kv_type)
+def test_what_an_earlier_owner_left_in_a_block_leaves_no_trace(device: Any, kv_type: KVType) -> None:
+    expected = one_by_one(device, LAYER, kv_type)
+    attend = make_attend(device, LAYER, kv_type)
     spoiler = random_tokens(LAYER, 16 * NUM_BLOCKS, 0, np.arange(NUM_BLOCKS, dtype=np.int32))
     spoiler.k[:], spoiler.v[:] = np.nan, np.nan
     run_steps(attend, [spoiler], [{0: 16 * NUM_BLOCKS}], 16)
@@ -215,10 +215,10 @@ def test_what_an_earlier_owner_left_in_a_block_leaves_no_trace(engine: Any, kv_t
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_blocks_behind_the_window_are_not_read(engine: Any, kv_type: KVType) -> None:
+def test_blocks_behind_the_window_are_not_read(device: Any, kv_type: KVType) -> None:
     layer, block_size = replace(LAYER, window=70), 16
-    expected = one_by_one(engine, layer, kv_type)
-    attend = make_attend(engine, layer, kv_type)
+    expected = one_by_one(device, layer, kv_type)
+    attend = make_attend(device, layer, kv_type)
     nobody = random_tokens(layer, block_size, 0, np.zeros(1, np.int32))  # the null block
     nobody.k[:], nobody.v[:] = np.nan, np.nan
     run_steps(attend, [nobody], [{0: block_size}], block_size)
@@ -231,8 +231,8 @@ def test_blocks_behind_the_window_are_not_read(engine: Any, kv_type: KVType) -> 
     assert np.array_equal(np.concatenate(outputs), expected[-1])
 
 
-def test_slot_minus_one_is_written_nowhere(engine: Any) -> None:
-    attend = make_attend(engine, LAYER, "f32")
+def test_slot_minus_one_is_written_nowhere(device: Any) -> None:
+    attend = make_attend(device, LAYER, "f32")
     (request,) = make_requests(LAYER, 16, [5])
 
     def without_slots(

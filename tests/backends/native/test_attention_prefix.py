@@ -65,12 +65,12 @@ def make_requests(layer: AttentionLayer, load: Load) -> list[Tokens]:
 
 
 def run_load(
-    engine: Any, layer: AttentionLayer, kv_type: KVType, load: Load, num_common_blocks: int
+    device: Any, layer: AttentionLayer, kv_type: KVType, load: Load, num_common_blocks: int
 ) -> list[np.ndarray]:
     """What the tokens of the steps get when the backend is told of so many blocks that all have in common."""
     requests = make_requests(layer, load)
     num_blocks = int(requests[-1].block_ids[-1]) + 1
-    attend = attend_with(engine, layer, make_caches(layer, kv_type, load.block_size, num_blocks))
+    attend = attend_with(device, layer, make_caches(layer, kv_type, load.block_size, num_blocks))
     run_steps(attend, requests[:1], [{0: load.prefix}], load.block_size)
     for request in requests:
         request.num_computed = load.num_computed
@@ -82,10 +82,10 @@ def run_load(
     return run_steps(told, requests, load.steps, load.block_size)
 
 
-def assert_no_trace(engine: Any, layer: AttentionLayer, kv_type: KVType, load: Load) -> None:
+def assert_no_trace(device: Any, layer: AttentionLayer, kv_type: KVType, load: Load) -> None:
     """The prefix may be attended to in advance or not: the bits are the same."""
-    told = run_load(engine, layer, kv_type, load, load.prefix // load.block_size)
-    untold = run_load(engine, layer, kv_type, load, 0)
+    told = run_load(device, layer, kv_type, load, load.prefix // load.block_size)
+    untold = run_load(device, layer, kv_type, load, 0)
     for one, other in zip(told, untold, strict=True):
         assert np.array_equal(one, other)
 
@@ -93,30 +93,30 @@ def assert_no_trace(engine: Any, layer: AttentionLayer, kv_type: KVType, load: L
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_a_shared_prefix_leaves_no_trace(
-    engines: dict[int, Any], kv_type: KVType, layer: AttentionLayer
+    devices: dict[int, Any], kv_type: KVType, layer: AttentionLayer
 ) -> None:
-    assert_no_trace(engines[1], layer, kv_type, Load())
-    assert_no_trace(engines[2], layer, kv_type, Load(prefix=288, block_size=48, num_computed=288))
-    assert_no_trace(engines[3], layer, kv_type, Load())
+    assert_no_trace(devices[1], layer, kv_type, Load())
+    assert_no_trace(devices[2], layer, kv_type, Load(prefix=288, block_size=48, num_computed=288))
+    assert_no_trace(devices[3], layer, kv_type, Load())
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_tokens_of_a_layer_that_is_not_causal_share_a_prefix(engine: Any, kv_type: KVType) -> None:
-    assert_no_trace(engine, replace(LAYER, causal=False), kv_type, Load())
+def test_tokens_of_a_layer_that_is_not_causal_share_a_prefix(device: Any, kv_type: KVType) -> None:
+    assert_no_trace(device, replace(LAYER, causal=False), kv_type, Load())
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_threads_take_turns_at_the_rows_of_very_many_requests(
-    engines: dict[int, Any], kv_type: KVType
+    devices: dict[int, Any], kv_type: KVType
 ) -> None:
     own = [1 + i % 3 for i in range(120)]  # ten tiles of rows of one KV head: enough for one thread's turns
     rest = {i: count - 1 for i, count in enumerate(own) if count > 1}
     load = Load(own=own, steps=[dict.fromkeys(range(120), 1), rest])
-    for engine in engines.values():
-        assert_no_trace(engine, LAYERS["one-kv-head"], kv_type, load)
+    for device in devices.values():
+        assert_no_trace(device, LAYERS["one-kv-head"], kv_type, load)
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_a_prefix_is_shared_as_far_as_all_have_computed_it(engine: Any, kv_type: KVType) -> None:
+def test_a_prefix_is_shared_as_far_as_all_have_computed_it(device: Any, kv_type: KVType) -> None:
     load = Load(own=[10] * 16, steps=[dict.fromkeys(range(16), 6)], num_computed=380)
-    assert_no_trace(engine, LAYERS["own-kv-heads"], kv_type, load)
+    assert_no_trace(device, LAYERS["own-kv-heads"], kv_type, load)

@@ -73,7 +73,7 @@ def spoil(caches: KVCaches, layer: AttentionLayer, kv_type: KVType, slots: np.nd
 
 
 def run_spoilt(
-    engine: Any,
+    device: Any,
     layer: AttentionLayer,
     kv_type: KVType,
     steps: Sequence[Mapping[int, int]],
@@ -82,7 +82,7 @@ def run_spoilt(
     """What requests get where each step finds all slots spoilt that it should not look at."""
     requests = make_requests(layer, block_size)
     caches = make_caches(layer, kv_type, block_size, NUM_BLOCKS)
-    attend = attend_with(engine, layer, caches)
+    attend = attend_with(device, layer, caches)
 
     def spoiling(
         q: np.ndarray, k: np.ndarray, v: np.ndarray, metadata: CommonAttentionMetadata
@@ -93,21 +93,21 @@ def run_spoilt(
     return run_steps(spoiling, requests, steps, block_size)
 
 
-def run_clean(engine: Any, layer: AttentionLayer, kv_type: KVType) -> list[np.ndarray]:
+def run_clean(device: Any, layer: AttentionLayer, kv_type: KVType) -> list[np.ndarray]:
     """What requests get, each whole, in blocks that nobody had before."""
-    attend = attend_with(engine, layer, make_caches(layer, kv_type, 16, NUM_BLOCKS))
+    attend = attend_with(device, layer, make_caches(layer, kv_type, 16, NUM_BLOCKS))
     return run_steps(attend, make_requests(layer, 16), [dict(enumerate(LENGTHS))], 16)
 
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_what_no_token_sees_leaves_no_trace(
-    engines: dict[int, Any], kv_type: KVType, layer: AttentionLayer
+    devices: dict[int, Any], kv_type: KVType, layer: AttentionLayer
 ) -> None:
-    expected = run_clean(engines[1], layer, kv_type)
+    expected = run_clean(devices[1], layer, kv_type)
     for threads, block_size, largest in ((1, 16, 8), (2, 48, 130), (3, 32, 40)):
         steps = random_steps(LENGTHS, largest, threads)
-        outputs = run_spoilt(engines[threads], layer, kv_type, steps, block_size)
+        outputs = run_spoilt(devices[threads], layer, kv_type, steps, block_size)
         for out, clean in zip(outputs, expected, strict=True):
             assert np.array_equal(out, clean)
 
@@ -115,9 +115,9 @@ def test_what_no_token_sees_leaves_no_trace(
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_what_lies_behind_the_end_leaves_no_trace_where_tokens_look_ahead(
-    engine: Any, kv_type: KVType, window: int | None
+    device: Any, kv_type: KVType, window: int | None
 ) -> None:
     layer = replace(LAYER, causal=False, window=window)
-    outputs = run_spoilt(engine, layer, kv_type, [dict(enumerate(LENGTHS))], 16)
-    for out, clean in zip(outputs, run_clean(engine, layer, kv_type), strict=True):
+    outputs = run_spoilt(device, layer, kv_type, [dict(enumerate(LENGTHS))], 16)
+    for out, clean in zip(outputs, run_clean(device, layer, kv_type), strict=True):
         assert np.array_equal(out, clean)

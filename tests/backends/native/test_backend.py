@@ -12,7 +12,7 @@ from octavo import LLM, SamplingParams
 from octavo.backends.native import library
 from octavo.backends.native.backend import NativeBackend
 from octavo.backends.native.kv_cache import KVType
-from octavo.backends.native.library import choose_instruction_set, load_library, make_engine
+from octavo.backends.native.library import choose_instruction_set, load_library, make_device
 from octavo.backends.native.sampling import NativeSampler
 from octavo.errors import CapacityError, ConfigError, UnsupportedError
 from octavo.models.model import Model
@@ -29,8 +29,8 @@ def model() -> Model:
     return make_model(make_config(attention_bias=True, mlp_bias=True, head_dim=16))
 
 
-def loaded(engine: Any, model: Model, kv_type: KVType = "bf16") -> NativeBackend:
-    backend = NativeBackend(engine, NativeSampler(engine, None), kv_type)
+def loaded(device: Any, model: Model, kv_type: KVType = "bf16") -> NativeBackend:
+    backend = NativeBackend(device, NativeSampler(device, None), kv_type)
     backend.load_model(model)
     return backend
 
@@ -38,20 +38,20 @@ def loaded(engine: Any, model: Model, kv_type: KVType = "bf16") -> NativeBackend
 # What the cache rounds to has 8, 24 or 4 significant bits; two layers of it are seen in logits of about 10.
 @pytest.mark.parametrize(("kv_type", "tolerance"), [("f32", 2e-5), ("bf16", 2e-2), ("fp8_e4m3", 3e-1)])
 def test_logits_are_those_of_the_reference(
-    engine: Any, model: Model, kv_type: KVType, tolerance: float
+    device: Any, model: Model, kv_type: KVType, tolerance: float
 ) -> None:
     reference = make_backend("reference")
     reference.load_model(model)
     expected = whole_prompt_logits(reference, model, TOKENS)
-    actual = whole_prompt_logits(loaded(engine, model, kv_type), model, TOKENS)
+    actual = whole_prompt_logits(loaded(device, model, kv_type), model, TOKENS)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16", "fp8_e4m3"])
-def test_threads_and_chunks_leave_no_trace(engines: dict[int, Any], model: Model, kv_type: KVType) -> None:
+def test_threads_and_chunks_leave_no_trace(devices: dict[int, Any], model: Model, kv_type: KVType) -> None:
     results = []
-    for engine in engines.values():
-        backend = loaded(engine, model, kv_type)
+    for device in devices.values():
+        backend = loaded(device, model, kv_type)
         results.append(whole_prompt_logits(backend, model, TOKENS))
         backend.allocate_kv_cache(cache_config(backend, model, 16, 12))
         request = Request(TOKENS, np.arange(11, 0, -1, dtype=np.int32))
@@ -60,9 +60,9 @@ def test_threads_and_chunks_leave_no_trace(engines: dict[int, Any], model: Model
     assert all(np.array_equal(each, results[0]) for each in results)
 
 
-def test_logits_of_one_call_survive_the_next(engine: Any, model: Model) -> None:
+def test_logits_of_one_call_survive_the_next(device: Any, model: Model) -> None:
     """As when prompt logprobs are gathered before the step's own logits are sampled from."""
-    backend = loaded(engine, model)
+    backend = loaded(device, model)
     hidden = np.random.default_rng(0).standard_normal((20, 48), dtype=np.float32)
     first = backend.compute_logits(hidden, np.arange(10))
     copy = first.copy()
@@ -70,8 +70,8 @@ def test_logits_of_one_call_survive_the_next(engine: Any, model: Model) -> None:
     assert np.array_equal(first, copy)
 
 
-def test_a_cache_that_does_not_fit_is_refused_with_its_size(engine: Any, model: Model) -> None:
-    backend = loaded(engine, model)
+def test_a_cache_that_does_not_fit_is_refused_with_its_size(device: Any, model: Model) -> None:
+    backend = loaded(device, model)
     spec = FullAttentionSpec(16, 8, 128, backend.kv_head_bytes(128))
     config = KVCacheConfig(2**30, (KVCacheGroup(spec, tuple(range(2000))),))
     with pytest.raises(CapacityError, match=rf"{config.total_bytes / 2**20:.0f} MiB"):
@@ -96,7 +96,7 @@ def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_is_native_where_it_can_be(
-    engine: Any, tiny_model: Path, caplog: pytest.LogCaptureFixture
+    device: Any, tiny_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert generate(tiny_model) == generate(tiny_model, backend="native")
     assert caplog.messages == []
@@ -130,13 +130,13 @@ def test_the_fastest_instruction_set_is_taken_unless_one_is_forced() -> None:
         choose_instruction_set(usable, "amx")
 
 
-def test_the_environment_forces_an_instruction_set(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_forces_an_instruction_set(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slowest = load_library().usable_instruction_sets()[0]
     monkeypatch.setenv("OCTAVO_NATIVE", slowest)
-    assert make_engine(1).instruction_set == slowest
+    assert make_device(1).instruction_set == slowest
 
 
 @pytest.mark.parametrize("num_threads", [0, 100_000])
-def test_a_number_of_threads_that_no_engine_has_is_a_wrong_setting(engine: Any, num_threads: int) -> None:
+def test_a_number_of_threads_that_no_engine_has_is_a_wrong_setting(device: Any, num_threads: int) -> None:
     with pytest.raises(ConfigError, match=f"threads must be from 1 to 1024, not {num_threads}"):
-        make_engine(num_threads)
+        make_device(num_threads)

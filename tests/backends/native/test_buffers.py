@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from octavo.backends.native.buffers import ALIGNMENT, Lifetime, find_lifetimes, place, plan_buffers
 from octavo.backends.native.fusion import fuse
 from octavo.backends.native.recorder import record
+from octavo.models.model import forward
 from tests.models.tiny_llama import make_config, make_model
 
 LIFETIMES = st.lists(
@@ -53,7 +55,7 @@ def test_a_value_never_lies_where_its_operation_still_reads() -> None:
 
 def test_outputs_live_to_the_end_and_inputs_lie_elsewhere() -> None:
     model = make_model(make_config(num_hidden_layers=3))
-    recording = fuse(record(model.forward))
+    recording = fuse(record(partial(forward, model)))
     lifetimes = find_lifetimes(recording)
     (output,) = recording.outputs
     assert lifetimes[output.value].last == len(recording.operations)
@@ -63,7 +65,9 @@ def test_outputs_live_to_the_end_and_inputs_lie_elsewhere() -> None:
 
 def test_more_layers_take_no_more_columns() -> None:
     columns = {
-        plan_buffers(fuse(record(make_model(make_config(num_hidden_layers=layers)).forward))).num_columns
+        plan_buffers(
+            fuse(record(partial(forward, make_model(make_config(num_hidden_layers=layers)))))
+        ).num_columns
         for layers in (3, 8)
     }
     assert len(columns) == 1

@@ -16,11 +16,12 @@ from octavo.bench.weights import random_weight
 from octavo.ops import Linear
 from octavo.weights.formats import format_named
 from octavo.weights.weight import Weight
+from tests import native
 
-PLAIN = ("F32", "F16", "BF16")
-BLOCKS_OF_32 = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL")
-SUPER_BLOCKS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
-FORMATS = (*PLAIN, *BLOCKS_OF_32, *SUPER_BLOCKS)
+PLAIN = tuple(format.name for format in native.FORMATS if format.block_size == 1)
+BLOCKS_OF_32 = tuple(format.name for format in native.FORMATS if format.block_size == 32)
+SUPER_BLOCKS = tuple(format.name for format in native.FORMATS if format.block_size == 256)
+FORMATS = tuple(format.name for format in native.FORMATS)
 # Kernels differ by the number of rows: one, few, whole tiles and rests of them.
 NUM_ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 32, 33, 70)
 
@@ -44,10 +45,10 @@ def random_vector(name: str, size: int) -> Weight:
     return vector(name, np.random.default_rng(size).standard_normal(size).astype(np.float32))
 
 
-def compile_linear(engine: Any, *weights: Weight) -> Program:
+def compile_linear(device: Any, *weights: Weight) -> Program:
     layer = Linear(weights)
     return compile_program(
-        engine, lambda ops, token_ids, positions, x: ops.linear(x, layer), {"x": weights[0].shape[1]}
+        device, lambda ops, token_ids, positions, x: ops.linear(x, layer), {"x": weights[0].shape[1]}
     )
 
 
@@ -65,22 +66,22 @@ def largest_error(format_name: str, x: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_products_are_those_of_the_numbers_in_the_file(format_name: str, engine: Any) -> None:
+def test_products_are_those_of_the_numbers_in_the_file(format_name: str, device: Any) -> None:
     weight = random_weight(format_name, 40, inputs(format_name))
     values = weight.to_float32().astype(np.float64)
     for num_rows in (1, 6, 35):
         x = rows(num_rows, weight.shape[1])
-        (y,) = compile_linear(engine, weight).run(num_rows, x=x)
+        (y,) = compile_linear(device, weight).run(num_rows, x=x)
         errors = np.abs(y - x.astype(np.float64) @ values.T)
         assert (errors <= largest_error(format_name, x.astype(np.float64), values)).all()
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_a_row_is_the_same_bits_in_any_company(format_name: str, engines: dict[int, Any]) -> None:
+def test_a_row_is_the_same_bits_in_any_company(format_name: str, devices: dict[int, Any]) -> None:
     weight = random_weight(format_name, 200, inputs(format_name))
     results = []
-    for engine in engines.values():
-        program = compile_linear(engine, weight)
+    for device in devices.values():
+        program = compile_linear(device, weight)
         for num_rows in NUM_ROWS:
             (y,) = program.run(num_rows, x=rows(num_rows, weight.shape[1]))
             results.append(np.array(y))
@@ -91,14 +92,14 @@ def test_a_row_is_the_same_bits_in_any_company(format_name: str, engines: dict[i
 
 @pytest.mark.parametrize("format_name", ["Q4_0", "Q6_K", "BF16", "F32"])
 def test_the_last_rows_of_a_step_that_is_computed_in_pieces_are_as_the_others(
-    format_name: str, engines: dict[int, Any]
+    format_name: str, devices: dict[int, Any]
 ) -> None:
     """With so many inputs a piece has 32 rows; 33 to 40 leave a few, 41 some more."""
     weight = random_weight(format_name, 20, 16384)
     x = rows(70, weight.shape[1])
-    (longest,) = compile_linear(engines[1], weight).run(70, x=x)
-    for engine in engines.values():
-        program = compile_linear(engine, weight)
+    (longest,) = compile_linear(devices[1], weight).run(70, x=x)
+    for device in devices.values():
+        program = compile_linear(device, weight)
         for num_rows in (1, 33, 40, 41, 65):
             (y,) = program.run(num_rows, x=x[:num_rows])
             np.testing.assert_array_equal(y, longest[:num_rows])
@@ -107,13 +108,13 @@ def test_the_last_rows_of_a_step_that_is_computed_in_pieces_are_as_the_others(
 @pytest.mark.parametrize("num_outputs", [1, 15, 16, 17, 130])
 @pytest.mark.parametrize("num_rows", [1, 20])
 def test_any_number_of_outputs_is_written_and_nothing_else(
-    num_outputs: int, num_rows: int, engine: Any
+    num_outputs: int, num_rows: int, device: Any
 ) -> None:
     """The outputs lie between other columns of a buffer, all of which an embedding has filled."""
     weight, x, margin = random_weight("Q4_1", num_outputs, 96), rows(num_rows, 96), 20
-    alone = compile_linear(engine, weight)
+    alone = compile_linear(device, weight)
     filling = rows(1, margin + num_outputs + margin)
-    program = load_library().Program(engine)
+    program = load_library().Program(device)
     all_columns = (program.add_buffer(0, filling.size), 0, filling.size)
     table = filling.view(np.uint8)
     program.embedding(format="F32", table=table, k=filling.size, scale=1.0, out=all_columns)
@@ -133,30 +134,30 @@ def test_any_number_of_outputs_is_written_and_nothing_else(
     np.testing.assert_array_equal(y, expected)
 
 
-def test_weights_of_different_formats_are_stacked(engine: Any) -> None:
+def test_weights_of_different_formats_are_stacked(device: Any) -> None:
     weights = tuple(
         random_weight(name, 20 + index, 256) for index, name in enumerate(("Q6_K", "BF16", "Q4_0", "F16"))
     )
     for num_rows in (1, 9, 40):
         x = rows(num_rows, 256)
-        (y,) = compile_linear(engine, *weights).run(num_rows, x=x)
-        apart = [compile_linear(engine, weight).run(num_rows, x=x)[0] for weight in weights]
+        (y,) = compile_linear(device, *weights).run(num_rows, x=x)
+        apart = [compile_linear(device, weight).run(num_rows, x=x)[0] for weight in weights]
         np.testing.assert_array_equal(y, np.concatenate(apart, axis=1))
 
 
 @pytest.mark.parametrize("num_rows", [1, 5, 40])
-def test_bias_and_residual_are_added_in_this_order(num_rows: int, engine: Any) -> None:
+def test_bias_and_residual_are_added_in_this_order(num_rows: int, device: Any) -> None:
     weights = (random_weight("Q8_0", 30, 64), random_weight("Q4_0", 21, 64))
     biases = (random_vector("first", 30), random_vector("second", 21))
     layer = Linear(weights, biases)
     program = compile_program(
-        engine,
+        device,
         lambda ops, token_ids, positions, x, residual: ops.linear(x, layer, residual=residual),
         {"x": 64, "residual": 51},
     )
     x, residual = rows(num_rows, 64), rows(num_rows, 51)
     (y,) = program.run(num_rows, x=x, residual=residual)
-    (product,) = compile_linear(engine, *weights).run(num_rows, x=x)
+    (product,) = compile_linear(device, *weights).run(num_rows, x=x)
     bias = np.concatenate([each.to_float32() for each in biases])
     np.testing.assert_array_equal(y, product + bias + residual)
 
@@ -166,7 +167,7 @@ def test_bias_and_residual_are_added_in_this_order(num_rows: int, engine: Any) -
 @pytest.mark.parametrize("with_biases", [False, True])
 @pytest.mark.parametrize("name", ["silu_and_mul", "gelu_tanh_and_mul"])
 def test_gated_maps_give_what_the_operations_give_one_by_one(
-    format_name: str, num_rows: int, with_biases: bool, name: str, engine: Any
+    format_name: str, num_rows: int, with_biases: bool, name: str, device: Any
 ) -> None:
     gate, up = random_weight(format_name, 45, 256), random_weight(format_name, 45, 256)
     up = Weight("up", up.shape, up.format, np.ascontiguousarray(up.data[::-1]))
@@ -180,15 +181,15 @@ def test_gated_maps_give_what_the_operations_give_one_by_one(
         return getattr(ops, name)(x)
 
     x = rows(num_rows, 256)
-    (y,) = compile_program(engine, gated, {"x": 256}).run(num_rows, x=x)
-    plain = compile_program(engine, lambda ops, token_ids, positions, x: ops.linear(x, layer), {"x": 256})
+    (y,) = compile_program(device, gated, {"x": 256}).run(num_rows, x=x)
+    plain = compile_program(device, lambda ops, token_ids, positions, x: ops.linear(x, layer), {"x": 256})
     (both,) = plain.run(num_rows, x=x)
-    (expected,) = compile_program(engine, activate, {"x": 90}).run(num_rows, x=both)
+    (expected,) = compile_program(device, activate, {"x": 90}).run(num_rows, x=both)
     np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 20])
-def test_a_norm_before_a_map_is_folded_into_it_and_changes_no_bit(num_rows: int, engine: Any) -> None:
+def test_a_norm_before_a_map_is_folded_into_it_and_changes_no_bit(num_rows: int, device: Any) -> None:
     weight, norm = random_weight("Q4_0", 48, 96), random_vector("norm", 96)
     layer = Linear((weight,))
 
@@ -200,29 +201,29 @@ def test_a_norm_before_a_map_is_folded_into_it_and_changes_no_bit(num_rows: int,
         return ops.linear(normed, layer), normed
 
     x = rows(num_rows, 96)
-    (y,) = compile_program(engine, folded, {"x": 96}).run(num_rows, x=x)
-    expected, _ = compile_program(engine, apart, {"x": 96}).run(num_rows, x=x)
+    (y,) = compile_program(device, folded, {"x": 96}).run(num_rows, x=x)
+    expected, _ = compile_program(device, apart, {"x": 96}).run(num_rows, x=x)
     np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize("format_name", ["Q4_0", "BF16", "F32"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_a_number_shows_in_its_own_row_only(format_name: str, bad: float, engine: Any) -> None:
+def test_what_is_not_a_number_shows_in_its_own_row_only(format_name: str, bad: float, device: Any) -> None:
     weight = random_weight(format_name, 32, 64)
     for num_rows in (3, 20):
         x = np.array(rows(num_rows, 64))
-        (expected,) = compile_linear(engine, weight).run(num_rows, x=x)
+        (expected,) = compile_linear(device, weight).run(num_rows, x=x)
         x[2, 5] = bad
-        (y,) = compile_linear(engine, weight).run(num_rows, x=x)
+        (y,) = compile_linear(device, weight).run(num_rows, x=x)
         assert not np.isfinite(y[2]).any()
         others = np.arange(num_rows) != 2
         np.testing.assert_array_equal(y[others], expected[others])
 
 
-def test_activations_are_rounded_to_bf16_for_bf16_weights(engine: Any) -> None:
+def test_activations_are_rounded_to_bf16_for_bf16_weights(device: Any) -> None:
     weight = random_weight("BF16", 16, 32)
     x = rows(4, 32)
     rounded = x.astype(ml_dtypes.bfloat16).astype(np.float32)
-    (y,) = compile_linear(engine, weight).run(4, x=x)
-    (expected,) = compile_linear(engine, weight).run(4, x=rounded)
+    (y,) = compile_linear(device, weight).run(4, x=x)
+    (expected,) = compile_linear(device, weight).run(4, x=rounded)
     np.testing.assert_array_equal(y, expected)

@@ -151,40 +151,40 @@ def bytes_of(memory: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("n", "num_blocks"), [(16, 1), (32, 2), (37, 3)], ids=str)
-def test_panels_hold_the_numbers_of_the_file(engine: Any, name: str, n: int, num_blocks: int) -> None:
+def test_panels_hold_the_numbers_of_the_file(device: Any, name: str, n: int, num_blocks: int) -> None:
     k = num_blocks * (FORMATS[name].block_size if name in QUANTIZED else 19)
     rows = random_rows(name, n, k)
-    panels = load_library().pack(engine, name, rows, k)
+    panels = load_library().pack(device, name, rows, k)
     assert panels.shape == (-(-n // PANEL), load_library().panel_bytes(name, k))
     read = np.concatenate([read_panel(name, panel, k) for panel in panels])
     assert_same_bits(read[:n], numbers(name, rows))
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_columns_without_a_row_are_zeros_and_their_scales_too(engine: Any, name: str) -> None:
+def test_columns_without_a_row_are_zeros_and_their_scales_too(device: Any, name: str) -> None:
     k = 256
-    (panel,) = load_library().pack(engine, name, random_rows(name, 3, k), k)
+    (panel,) = load_library().pack(device, name, random_rows(name, 3, k), k)
     np.testing.assert_array_equal(read_panel(name, panel, k)[3:], 0)
     if name in QUANTIZED:
         np.testing.assert_array_equal(read_quants(name, panel, k)[3:], 0)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_number_of_threads_changes_nothing(engines: dict[int, Any], name: str) -> None:
+def test_the_number_of_threads_changes_nothing(devices: dict[int, Any], name: str) -> None:
     rows = random_rows(name, 100, 512)
-    one, *others = [load_library().pack(engine, name, rows, 512) for engine in engines.values()]
+    one, *others = [load_library().pack(device, name, rows, 512) for device in devices.values()]
     for other in others:
         np.testing.assert_array_equal(other, one)
 
 
-def test_two_matrices_alternate_in_one_memory(engine: Any) -> None:
+def test_two_matrices_alternate_in_one_memory(device: Any) -> None:
     library, k, n, start = load_library(), 64, 40, 128
     gate, up = random_rows("Q4_0", n, k), random_rows("Q8_0", n, k)
     sizes = library.panel_bytes("Q4_0", k), library.panel_bytes("Q8_0", k)
     memory = library.Memory(start + 3 * sum(sizes) + 64)
-    library.pack_into(engine, "Q4_0", gate, k, memory, start, sum(sizes))
-    library.pack_into(engine, "Q8_0", up, k, memory, start + sizes[0], sum(sizes))
-    expected = np.hstack([library.pack(engine, "Q4_0", gate, k), library.pack(engine, "Q8_0", up, k)])
+    library.pack_into(device, "Q4_0", gate, k, memory, start, sum(sizes))
+    library.pack_into(device, "Q8_0", up, k, memory, start + sizes[0], sum(sizes))
+    expected = np.hstack([library.pack(device, "Q4_0", gate, k), library.pack(device, "Q8_0", up, k)])
     content = bytes_of(memory)
     np.testing.assert_array_equal(content[start:-64], expected.reshape(-1))
     assert not content[:start].any()
@@ -197,6 +197,11 @@ def test_memory_begins_at_a_cache_line_and_is_zeroed() -> None:
     assert memory.address % 64 == 0
     assert memory.size == 1000
     assert not bytes_of(memory).any()
+
+
+def test_every_format_is_tested_here() -> None:
+    library = pytest.importorskip("octavo.backends.native._native")
+    assert set(library.FORMATS) == set(ALL)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -239,10 +244,10 @@ def test_rows_of_zero_bytes_are_zeros(name: str) -> None:
     ],
 )
 def test_what_is_not_a_matrix_is_refused(
-    engine: Any, name: str, shape: tuple[int, int], k: int, said: str
+    device: Any, name: str, shape: tuple[int, int], k: int, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        load_library().pack(engine, name, np.zeros(shape, np.uint8), k)
+        load_library().pack(device, name, np.zeros(shape, np.uint8), k)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +255,9 @@ def test_what_is_not_a_matrix_is_refused(
     [np.zeros((2, 18), np.int8), np.zeros(18, np.uint8), np.zeros((4, 18), np.uint8)[::2]],
     ids=["of another type", "of one dimension", "not contiguous"],
 )
-def test_rows_that_would_have_to_be_copied_are_refused(engine: Any, rows: np.ndarray) -> None:
+def test_rows_that_would_have_to_be_copied_are_refused(device: Any, rows: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"rows is .* must be a contiguous numpy array of uint8"):
-        load_library().pack(engine, "Q4_0", rows, 32)
+        load_library().pack(device, "Q4_0", rows, 32)
 
 
 @pytest.mark.parametrize(
@@ -270,13 +275,13 @@ def test_rows_that_would_have_to_be_copied_are_refused(engine: Any, rows: np.nda
     ],
 )
 def test_nothing_is_written_where_it_does_not_fit(
-    engine: Any, offset: int, panel_stride: int, said: str
+    device: Any, offset: int, panel_stride: int, said: str
 ) -> None:
     library = load_library()
     memory = library.Memory(960)
     rows = random_rows("Q4_0", 33, 32)
-    library.pack_into(engine, "Q4_0", rows, 32, memory, 0, 320)
+    library.pack_into(device, "Q4_0", rows, 32, memory, 0, 320)
     before = bytes_of(memory).copy()
     with pytest.raises(ValueError, match=said):
-        library.pack_into(engine, "Q4_0", rows ^ 0xFF, 32, memory, offset, panel_stride)
+        library.pack_into(device, "Q4_0", rows ^ 0xFF, 32, memory, offset, panel_stride)
     np.testing.assert_array_equal(bytes_of(memory), before)

@@ -1,4 +1,4 @@
-"""Instruction sets, engines and the thread pool: what csrc/platform does for the rest."""
+"""Instruction sets, devices and the thread pool: what csrc/platform does for the rest."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def test_usable_instruction_sets_are_known_ones_slowest_first() -> None:
     assert usable == [name for name in NAMES if name in usable]
 
 
-def test_an_engine_says_what_it_was_made_of(library: Any) -> None:
+def test_a_device_says_what_it_was_made_of(library: Any) -> None:
     for name in library.usable_instruction_sets():
-        engine = library.Engine(name, num_threads=2)
-        assert (engine.instruction_set, engine.num_threads) == (name, 2)
+        device = library.Device(name, num_threads=2)
+        assert (device.instruction_set, device.num_threads) == (name, 2)
 
 
 @pytest.mark.parametrize("num_threads", [0, -1, 1025])
 def test_a_number_of_threads_out_of_range_is_refused(library: Any, num_threads: int) -> None:
     with pytest.raises(ValueError, match=f"from 1 to 1024, not {num_threads}"):
-        library.Engine(library.usable_instruction_sets()[0], num_threads)
+        library.Device(library.usable_instruction_sets()[0], num_threads)
 
 
 def test_an_unknown_instruction_set_is_refused_by_name(library: Any) -> None:
     with pytest.raises(ValueError, match=f"'sse5' is none of {', '.join(NAMES)}"):
-        library.Engine("sse5", 1)
+        library.Device("sse5", 1)
 
 
 def test_an_instruction_set_that_this_machine_lacks_is_refused(library: Any) -> None:
@@ -54,22 +54,22 @@ def test_an_instruction_set_that_this_machine_lacks_is_refused(library: Any) -> 
     if not lacking:
         pytest.skip("this machine can run all of them")
     with pytest.raises(RuntimeError, match=f"no {lacking[0]}; it can run {', '.join(usable)}"):
-        library.Engine(lacking[0], 1)
+        library.Device(lacking[0], 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
-def test_the_caller_may_run_where_it_could_before(engine: Any) -> None:
+def test_the_caller_may_run_where_it_could_before(device: Any) -> None:
     before = os.sched_getaffinity(0)
-    engine.barrier_ns()
+    device.barrier_ns()
     assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
-def test_an_engine_takes_its_threads_with_it(library: Any) -> None:
+def test_a_device_takes_its_threads_with_it(library: Any) -> None:
     before = len(os.listdir("/proc/self/task"))
-    engine = library.Engine(library.usable_instruction_sets()[0], 5)
+    device = library.Device(library.usable_instruction_sets()[0], 5)
     assert len(os.listdir("/proc/self/task")) == before + 4
-    del engine
+    del device
     assert len(os.listdir("/proc/self/task")) == before
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.native.library import make_engine, usable_instruction_sets
+from octavo.backends.native.library import make_device, usable_instruction_sets
 from octavo.backends.native.program import Program, compile_program
 from octavo.ops import Linear
 from tests.models.tiny_llama import make_weight
@@ -30,18 +30,18 @@ def tokens(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((NUM_TOKENS, SIZE), dtype=np.float32)
 
 
-def doubling(engine: Any) -> Program:
+def doubling(device: Any) -> Program:
     """x [T, 32] → 2 x."""
     layer = Linear((make_weight(2 * np.eye(SIZE, dtype=np.float32)),))
-    return compile_program(engine, lambda ops, token_ids, positions, x: ops.linear(x, layer), {"x": SIZE})
+    return compile_program(device, lambda ops, token_ids, positions, x: ops.linear(x, layer), {"x": SIZE})
 
 
 def step_is_right(program: Program, x: np.ndarray) -> bool:
     return np.array_equal(program.run(len(x), x=x)[0], 2 * x)
 
 
-def test_threads_may_share_programs_and_their_engine(engine: Any) -> None:
-    programs = [doubling(engine), doubling(engine)]
+def test_threads_may_share_programs_and_their_engine(device: Any) -> None:
+    programs = [doubling(device), doubling(device)]
     right: list[bool] = []
 
     def run_steps(index: int) -> None:
@@ -71,8 +71,8 @@ def status_of_fork(job: Callable[[], bool]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_process_that_is_forked_during_a_step_runs_steps(engine: Any) -> None:
-    program, x = doubling(engine), tokens()
+def test_a_process_that_is_forked_during_a_step_runs_steps(device: Any) -> None:
+    program, x = doubling(device), tokens()
     enough = threading.Event()
 
     def run_steps() -> None:
@@ -105,7 +105,7 @@ def end_during_a_step() -> None:
 
     One more step, as the interpreter finalizes, leaves the thread time and lock to come out of its own.
     """
-    program, x = doubling(make_engine(2)), tokens()
+    program, x = doubling(make_device(2)), tokens()
 
     def run_steps() -> None:
         while True:

@@ -23,6 +23,7 @@ from octavo.types.sampling import (
     TokenLists,
     TokenLogprobs,
 )
+from tests.sampling.tables import penalty_tables
 
 INF = math.inf
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
@@ -72,12 +73,19 @@ def make_adjustments(rng: np.random.Generator, num_rows: int, vocab_size: int) -
     return {
         "allowed": words,
         "bias": LogitBias(biased, rng.normal(0, 3, len(biased.token_ids)).astype(np.float32)),
-        "penalties": Penalties(
-            *settings,
-            prompt=make_lists(rng, num_rows, vocab_size),
-            output=make_lists(rng, num_rows, vocab_size),
-        ),
+        "penalties": make_penalties(rng, settings, vocab_size),
     }
+
+
+def make_penalties(rng: np.random.Generator, settings: list[np.ndarray], vocab_size: int) -> Penalties:
+    """Tables of two rows more than there are rows of logits, which use them in any order."""
+    num_rows = len(settings[0])
+
+    def tokens() -> list[int]:
+        return rng.integers(0, vocab_size, rng.integers(0, 40) * rng.integers(0, 2)).tolist()
+
+    tables = penalty_tables([(tokens(), tokens()) for _ in range(num_rows + 2)], vocab_size)
+    return Penalties(*settings, rows=rng.permutation(num_rows + 2)[:num_rows], **tables)
 
 
 def make_logits(rng: np.random.Generator, num_rows: int, vocab_size: int) -> np.ndarray:
@@ -113,10 +121,10 @@ def as_lists(output: SamplerOutput) -> tuple[list[int], list[TokenLogprobs | Non
 @pytest.mark.parametrize("adjusted", [False, True])
 class TestAgainstTheReference:
     def test_rows_of_every_kind_give_the_same_tokens_and_logprobs(
-        self, engine: Any, vocab_size: int, mode: str, adjusted: bool
+        self, device: Any, vocab_size: int, mode: str, adjusted: bool
     ) -> None:
         rng = np.random.default_rng(vocab_size)
-        native = NativeSampler(engine, None, mode)
+        native = NativeSampler(device, None, mode)
         for num_rows in (1, 3, 64):
             metadata = make_metadata(rng, num_rows)
             if adjusted:
@@ -126,7 +134,7 @@ class TestAgainstTheReference:
             assert_same(native.forward(logits, metadata), expected)
 
     def test_the_number_of_threads_changes_no_bit(
-        self, engines: dict[int, Any], vocab_size: int, mode: str, adjusted: bool
+        self, devices: dict[int, Any], vocab_size: int, mode: str, adjusted: bool
     ) -> None:
         rng = np.random.default_rng(vocab_size)
         for num_rows in (1, 2, 7):
@@ -135,8 +143,8 @@ class TestAgainstTheReference:
                 metadata = replace(metadata, **make_adjustments(rng, num_rows, vocab_size))
             logits = make_logits(rng, num_rows, vocab_size)
             first, *others = (
-                as_lists(NativeSampler(engine, None, mode).forward(logits, metadata))
-                for engine in engines.values()
+                as_lists(NativeSampler(device, None, mode).forward(logits, metadata))
+                for device in devices.values()
             )
             assert all(other == first for other in others)
 
@@ -147,19 +155,19 @@ class TestDraws:
     @pytest.mark.parametrize("temperature", [1e-5, 3e-5, 7e-5, 0.01, 0.7, 2.0])
     @pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])
     @pytest.mark.parametrize("center", [0.0, -1000.0])
-    def test_without_filters(self, engine: Any, temperature: float, spread: float, center: float) -> None:
+    def test_without_filters(self, device: Any, temperature: float, spread: float, center: float) -> None:
         rng = np.random.default_rng(1)
         logits = rng.normal(center, spread, (100, 20_011)).astype(np.float32)
         metadata = make_metadata(
             rng, 100, temperature=temperature, top_k=0, top_p=1, min_p=0, num_logprobs=NO_LOGPROBS
         )
         expected = Sampler(None).forward(logits.copy(), metadata)
-        assert_same(NativeSampler(engine, None).forward(logits, metadata), expected)
+        assert_same(NativeSampler(device, None).forward(logits, metadata), expected)
 
     @pytest.mark.parametrize("top_k", [0, 3, 500, 15_000])
     @pytest.mark.parametrize("top_p", [0.3, 0.95, 1.0])
     @pytest.mark.parametrize("min_p", [0.0, 0.01])
-    def test_with_filters(self, engine: Any, top_k: int, top_p: float, min_p: float) -> None:
+    def test_with_filters(self, device: Any, top_k: int, top_p: float, min_p: float) -> None:
         rng = np.random.default_rng(2)
         logits = rng.normal(0, np.linspace(0.1, 8, 30)[:, None], (30, 20_011)).astype(np.float32)
         metadata = make_metadata(
@@ -167,23 +175,23 @@ class TestDraws:
         )
         mode = "processed_logprobs"  # so that what the filters keep is reported
         expected = Sampler(None, mode).forward(logits.copy(), metadata)
-        assert_same(NativeSampler(engine, None, mode).forward(logits, metadata), expected)
+        assert_same(NativeSampler(device, None, mode).forward(logits, metadata), expected)
 
-    def test_from_extreme_logits(self, engine: Any) -> None:
+    def test_from_extreme_logits(self, device: Any) -> None:
         logits = np.array([[3e38, -3e38, 0], [-3e38, -INF, -3e38], [1e-45, 0, -1e-45]], np.float32)
         rng = np.random.default_rng(3)
         mode = "processed_logits"
         for temperature in [1e-5, 0.5, 2.0, 1e38] * 20:
             metadata = make_metadata(rng, 3, temperature=temperature, num_logprobs=3)
             expected = Sampler(None, mode).forward(logits.copy(), metadata)
-            assert_same(NativeSampler(engine, None, mode).forward(logits, metadata), expected)
+            assert_same(NativeSampler(device, None, mode).forward(logits, metadata), expected)
 
 
 class TestUnusableRows:
     @pytest.mark.parametrize("vocab_size", [3, CHUNK + 100])
     @pytest.mark.parametrize("adjusted", [False, True])
     def test_get_the_invalid_id_and_leave_their_neighbours_alone(
-        self, engine: Any, vocab_size: int, adjusted: bool
+        self, device: Any, vocab_size: int, adjusted: bool
     ) -> None:
         rng = np.random.default_rng(4)
         logits = make_logits(rng, 12, vocab_size)
@@ -195,21 +203,21 @@ class TestUnusableRows:
         metadata = make_metadata(rng, 12, num_logprobs=2)
         if adjusted:
             metadata = replace(metadata, **make_adjustments(rng, 12, vocab_size))
-        output = NativeSampler(engine, None).forward(logits, metadata)
+        output = NativeSampler(device, None).forward(logits, metadata)
         bad = [1, 4, 5, 7, 8]
         assert output.sampled_token_ids[bad].tolist() == [INVALID_TOKEN_ID] * 5
         assert [output.logprobs[row] for row in bad] == [None] * 5
         assert_same(output, Sampler(None).forward(logits.copy(), metadata))
 
-    def test_are_those_too_that_a_mask_leaves_no_token(self, engine: Any) -> None:
+    def test_are_those_too_that_a_mask_leaves_no_token(self, device: Any) -> None:
         metadata = replace(make_metadata(np.random.default_rng(5), 2), allowed=np.zeros((2, 2), np.uint32))
-        output = NativeSampler(engine, None).forward(np.zeros((2, 40), np.float32), metadata)
+        output = NativeSampler(device, None).forward(np.zeros((2, 40), np.float32), metadata)
         assert as_lists(output) == ([INVALID_TOKEN_ID] * 2, [None] * 2)
 
 
 @pytest.mark.parametrize("filling", [9.0, INF, math.nan])
 @pytest.mark.parametrize("num_token_ids", [1, 40, 64, 70])
-def test_padding_is_never_sampled_nor_reported(engine: Any, filling: float, num_token_ids: int) -> None:
+def test_padding_is_never_sampled_nor_reported(device: Any, filling: float, num_token_ids: int) -> None:
     rng = np.random.default_rng(6)
     logits = rng.normal(0, 1, (50, 64)).astype(np.float32)
     logits[:, num_token_ids:] = filling
@@ -217,79 +225,88 @@ def test_padding_is_never_sampled_nor_reported(engine: Any, filling: float, num_
         metadata = make_metadata(rng, 50)
         if adjusted:
             metadata = replace(metadata, **make_adjustments(rng, 50, 64))
-        output = NativeSampler(engine, num_token_ids, mode).forward(logits, metadata)
+        output = NativeSampler(device, num_token_ids, mode).forward(logits, metadata)
         assert output.sampled_token_ids.max() < num_token_ids
         assert_same(output, Sampler(num_token_ids, mode).forward(logits.copy(), metadata))
 
 
-def test_logits_are_only_read(engine: Any) -> None:
+def test_logits_are_only_read(device: Any) -> None:
     rng = np.random.default_rng(7)
     logits = make_logits(rng, 8, 500)
     before = logits.copy()
     metadata = replace(make_metadata(rng, 8), **make_adjustments(rng, 8, 500))
-    NativeSampler(engine, 450).forward(logits, metadata)
+    NativeSampler(device, 450).forward(logits, metadata)
     assert logits.tobytes() == before.tobytes()
 
 
-def test_penalties_leave_nothing_behind_for_the_next_step(engine: Any) -> None:
+def test_tables_of_penalties_are_only_read_and_may_grow_between_steps(device: Any) -> None:
     rng = np.random.default_rng(8)
-    native = NativeSampler(engine, None, "processed_logits")
+    native = NativeSampler(device, None, "processed_logits")
+    metadata = replace(make_metadata(rng, 3, num_logprobs=100), **make_adjustments(rng, 3, 100))
+    penalties = metadata.penalties
+    assert penalties is not None
     for _ in range(5):
         logits = make_logits(rng, 3, 100)
-        metadata = replace(make_metadata(rng, 3, num_logprobs=100), **make_adjustments(rng, 3, 100))
-        assert_same(
-            native.forward(logits, metadata),
-            Sampler(None, "processed_logits").forward(logits.copy(), metadata),
-        )
+        before = penalties.seen.copy(), penalties.counts.copy()
+        output = native.forward(logits, metadata)
+        assert_same(output, Sampler(None, "processed_logits").forward(logits.copy(), metadata))
+        np.testing.assert_array_equal(penalties.seen, before[0])
+        np.testing.assert_array_equal(penalties.counts, before[1])
+        for row, token in zip(penalties.rows, rng.integers(0, 100, 3), strict=True):
+            if penalties.counts[row, token] == 0:
+                penalties.seen[row, penalties.num_seen[row]] = token
+                penalties.num_seen[row] += 1
+                penalties.counts[row, token] = 1
+            penalties.counts[row, token] += 1
 
 
-def test_a_sampler_takes_vocabularies_of_different_sizes(engine: Any) -> None:
+def test_a_sampler_takes_vocabularies_of_different_sizes(device: Any) -> None:
     rng = np.random.default_rng(9)
-    native = NativeSampler(engine, None)
+    native = NativeSampler(device, None)
     for vocab_size in (100, 5000, 7, 5001):
         metadata = replace(make_metadata(rng, 5), **make_adjustments(rng, 5, vocab_size))
         logits = make_logits(rng, 5, vocab_size)
         assert_same(native.forward(logits, metadata), Sampler(None).forward(logits.copy(), metadata))
 
 
-def test_a_step_without_rows_is_empty(engine: Any) -> None:
+def test_a_step_without_rows_is_empty(device: Any) -> None:
     metadata = make_metadata(np.random.default_rng(0), 0)
-    assert as_lists(NativeSampler(engine, None).forward(np.empty((0, 8), np.float32), metadata)) == ([], [])
+    assert as_lists(NativeSampler(device, None).forward(np.empty((0, 8), np.float32), metadata)) == ([], [])
 
 
 class TestGatherLogprobs:
     @pytest.mark.parametrize("vocab_size", SIZES)
     @pytest.mark.parametrize("num_logprobs", [0, 1, 20, 10**6])
-    def test_agrees_with_the_reference(self, engine: Any, vocab_size: int, num_logprobs: int) -> None:
+    def test_agrees_with_the_reference(self, device: Any, vocab_size: int, num_logprobs: int) -> None:
         rng = np.random.default_rng(vocab_size)
         for num_rows in (1, 5):
             logits = make_logits(rng, num_rows, vocab_size)
             token_ids = rng.integers(0, vocab_size, num_rows)
             assert_same_logprobs(
-                NativeSampler(engine, None).gather_logprobs(logits, token_ids, num_logprobs),
+                NativeSampler(device, None).gather_logprobs(logits, token_ids, num_logprobs),
                 Sampler(None).gather_logprobs(logits.copy(), token_ids, num_logprobs),
             )
 
-    def test_of_a_token_that_cannot_be_chosen_is_minus_infinity(self, engine: Any) -> None:
+    def test_of_a_token_that_cannot_be_chosen_is_minus_infinity(self, device: Any) -> None:
         logits = np.array([[0, -INF, 0, 5]], np.float32)
         for token in (1, 3):  # ruled out, and padding
             given = logits, np.array([token]), 4
-            (logprobs,) = NativeSampler(engine, 3).gather_logprobs(*given)
+            (logprobs,) = NativeSampler(device, 3).gather_logprobs(*given)
             assert (logprobs.token_ids, logprobs.rank) == ([token, 0, 2], 4)
             assert logprobs.logprobs == pytest.approx([-INF, math.log(0.5), math.log(0.5)])
             assert_same_logprobs([logprobs], Sampler(3).gather_logprobs(logits.copy(), *given[1:]))
 
     @pytest.mark.parametrize("logits", [[1, math.nan, 2], [1, INF, 2], [-INF, -INF, -INF]])
-    def test_of_an_unusable_row_are_not_numbers(self, engine: Any, logits: list[float]) -> None:
+    def test_of_an_unusable_row_are_not_numbers(self, device: Any, logits: list[float]) -> None:
         given = np.array([logits, [0, 0, 0]], np.float32), np.array([0, 0]), 1
-        bad, good = NativeSampler(engine, None).gather_logprobs(*given)
+        bad, good = NativeSampler(device, None).gather_logprobs(*given)
         assert all(math.isnan(value) for value in bad.logprobs)
         assert good.logprobs == pytest.approx([math.log(1 / 3)] * 2)
 
     @pytest.mark.parametrize("token_id", [-1, 8, 2**40])
-    def test_refuses_tokens_outside_the_vocabulary(self, engine: Any, token_id: int) -> None:
+    def test_refuses_tokens_outside_the_vocabulary(self, device: Any, token_id: int) -> None:
         with pytest.raises(ValueError, match="token_ids holds"):
-            NativeSampler(engine, None).gather_logprobs(np.zeros((1, 8), np.float32), np.array([token_id]), 1)
+            NativeSampler(device, None).gather_logprobs(np.zeros((1, 8), np.float32), np.array([token_id]), 1)
 
 
 def in_bias(**changed: Any) -> Callable[[SamplingMetadata], SamplingMetadata]:
@@ -298,6 +315,14 @@ def in_bias(**changed: Any) -> Callable[[SamplingMetadata], SamplingMetadata]:
     return lambda metadata: replace(
         metadata, bias=LogitBias(replace(lists, **changed), np.zeros(2, np.float32))
     )
+
+
+def in_penalties(**changed: Any) -> Callable[[SamplingMetadata], SamplingMetadata]:
+    """Metadata with penalties for two rows whose arrays are changed."""
+    ones = np.ones(2, np.float32)
+    tables = penalty_tables([([0], [1]), ([2], [])], 40)
+    penalties = Penalties(ones, ones, ones, rows=np.array([1, 0]), **tables)
+    return lambda metadata: replace(metadata, penalties=replace(penalties, **changed))
 
 
 @pytest.mark.parametrize(
@@ -333,14 +358,24 @@ def in_bias(**changed: Any) -> Callable[[SamplingMetadata], SamplingMetadata]:
         (in_bias(offsets=np.array([1, 1, 2])), "bias.tokens.offsets"),
         (in_bias(token_ids=np.array([3, 4])), "bias.tokens.token_ids"),
         (in_bias(offsets=np.array([0, 1, 1]), token_ids=np.array([3], np.int32)), "bias.values"),
+        (in_penalties(repetition=np.ones(3, np.float32)), "penalties.repetition"),
+        (in_penalties(rows=np.array([1])), "penalties.rows"),
+        (in_penalties(rows=np.array([0, 2])), "penalties.rows"),
+        (in_penalties(rows=np.array([-1, 0])), "penalties.rows"),
+        (in_penalties(seen=np.zeros((2, 4))), "penalties.seen"),
+        (in_penalties(num_seen=np.zeros(3, np.int64)), "penalties.num_seen"),
+        (in_penalties(num_seen=np.array([0, 41])), "penalties.num_seen"),
+        (in_penalties(num_seen=np.array([-1, 0])), "penalties.num_seen"),
+        (in_penalties(counts=np.zeros((2, 40), np.int64)), "penalties.counts"),
+        (in_penalties(counts=np.zeros((3, 40), np.int32)), "penalties.counts"),
     ],
 )
 def test_arrays_of_the_wrong_kind_are_refused_by_name(
-    engine: Any, change: Callable[[SamplingMetadata], SamplingMetadata], named: str
+    device: Any, change: Callable[[SamplingMetadata], SamplingMetadata], named: str
 ) -> None:
     metadata = change(make_metadata(np.random.default_rng(0), 2))
     with pytest.raises(ValueError, match=rf"^{named} "):
-        NativeSampler(engine, None).forward(np.zeros((2, 40), np.float32), metadata)
+        NativeSampler(device, None).forward(np.zeros((2, 40), np.float32), metadata)
 
 
 @pytest.mark.parametrize(
@@ -353,19 +388,24 @@ def test_arrays_of_the_wrong_kind_are_refused_by_name(
         np.zeros((2, 0), np.float32),
     ],
 )
-def test_logits_of_the_wrong_kind_are_refused(engine: Any, logits: np.ndarray) -> None:
+def test_logits_of_the_wrong_kind_are_refused(device: Any, logits: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"^logits "):
-        NativeSampler(engine, None).forward(logits, make_metadata(np.random.default_rng(0), 2))
+        NativeSampler(device, None).forward(logits, make_metadata(np.random.default_rng(0), 2))
 
 
-def test_tokens_outside_the_vocabulary_are_passed_over(engine: Any) -> None:
-    lists = TokenLists(np.array([0, 4]), np.array([-1, 2, 8, 2**31 - 1], np.int32))
+@pytest.mark.parametrize("num_counts", [5, 9])
+def test_tokens_outside_the_vocabulary_or_the_table_are_passed_over(device: Any, num_counts: int) -> None:
+    outside = [-1, 8, 2**31 - 1]
+    lists = TokenLists(np.array([0, 4]), np.array([*outside, 2], np.int32))
     one = np.ones(1, np.float32)
+    counts = np.full((1, num_counts), 2, np.int32)
+    seen = np.array([[*outside, 5, 2]], np.int32)
     metadata = replace(
         make_metadata(np.random.default_rng(0), 1, temperature=0, num_logprobs=8),
         bias=LogitBias(lists, np.full(4, 5, np.float32)),
-        penalties=Penalties(2 * one, one, one, prompt=lists, output=lists),
+        penalties=Penalties(2 * one, one, one, np.array([0]), seen, np.array([5]), counts),
     )
-    output = NativeSampler(engine, None, "processed_logits").forward(np.zeros((1, 8), np.float32), metadata)
+    output = NativeSampler(device, None, "processed_logits").forward(np.zeros((1, 8), np.float32), metadata)
     assert output.logprobs[0] is not None
-    assert output.logprobs[0].logprobs == [0.5] * 2 + [0] * 7
+    of_token_5 = 0 if num_counts == 5 else -2
+    assert output.logprobs[0].logprobs == [0.5] * 2 + [0] * 6 + [of_token_5]

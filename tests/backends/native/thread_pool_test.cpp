@@ -51,12 +51,12 @@ void expect_turns_at_every_number_once(octavo::ThreadPool& pool, int num_rounds)
     pool.run([&](octavo::Worker& worker) {
         for (int round = 0; round < num_rounds; ++round) {
             const int64_t total = round * 7 % 50;
-            octavo::Turns turns(worker, total);
+            octavo::WorkQueue queue(worker, total);
             if (worker.index == count - 1 && count > 1) {
                 worker.wait();
-                expect(turns.next() == total, "whoever comes late gets nothing");
+                expect(queue.next() == total, "whoever comes late gets nothing");
             } else {
-                for (int64_t number; (number = turns.next()) < total;) {
+                for (int64_t number; (number = queue.next()) < total;) {
                     __atomic_fetch_add(&times_taken[number], 1, __ATOMIC_RELAXED);
                 }
                 worker.wait();

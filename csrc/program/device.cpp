@@ -1,4 +1,4 @@
-#include "program/engine.h"
+#include "program/device.h"
 
 #include <stdexcept>
 #include <string>
@@ -60,7 +60,7 @@ const Kernels* kernels_for(InstructionSet set) {
     }
 }
 
-Engine::Engine(InstructionSet set, int num_threads)
+Device::Device(InstructionSet set, int num_threads)
     : instruction_set(set), kernels(kernels_for(set)), pool(num_threads, SCRATCH_BYTES) {
     if (kernels == nullptr || !enable(set)) {
         throw std::runtime_error(std::string("this build or processor has no ") + name_of(set));

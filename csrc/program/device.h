@@ -10,8 +10,8 @@ namespace octavo {
 // The kernels compiled for `set`; null if they are not compiled in.
 const Kernels* kernels_for(InstructionSet set);
 
-struct Engine {
-    Engine(InstructionSet set,
+struct Device {
+    Device(InstructionSet set,
            int num_threads);  // throws std::runtime_error when this machine cannot run `set`
 
     InstructionSet instruction_set;

@@ -1,0 +1,34 @@
+"""`Family`: what a family's module offers under the name `FAMILY`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from octavo.models.keys import Keys
+from octavo.models.model import Model
+from octavo.models.spec import ModelSpec
+from octavo.models.tensors import ModelTensors, TensorNames
+
+Spec = TypeVar("Spec", bound=ModelSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Family(Generic[Spec]):
+    """How models of one family are read and made.
+
+    The readers raise UnsupportedError for a variation that the family's module cannot run, and WeightError,
+    naming the key, for a value that is missing or makes no sense.
+    """
+
+    names: Mapping[str, TensorNames]
+    """What files call the tensor of each role."""
+    read_config: Callable[[Keys, str], Spec]
+    """`read_config(keys, name)`: the spec of the model `name` from the `keys` of its config.json."""
+    read_gguf: Callable[[Keys, str, ModelTensors], Spec]
+    """`read_gguf(keys, name, tensors)`: the spec of the model `name` from those `keys` of a GGUF file that
+    begin with its architecture, and from its `tensors`.
+    """
+    make_model: Callable[[Spec, ModelTensors], Model]
+    """`make_model(spec, tensors)`: the model, which takes its weights from `tensors`."""

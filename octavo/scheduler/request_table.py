@@ -1,0 +1,321 @@
+"""`RequestTable`: every request that has not ended, where it is, and how it comes, waits, gives way and ends.
+
+Which requests run in a step, and how many tokens, is for the scheduler to decide, which owns the table.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+
+from octavo.config import SchedulerConfig
+from octavo.kv_cache.kv_cache_manager import KVCacheManager
+from octavo.scheduler.constraint import Constraint
+from octavo.scheduler.policy import create_policy
+from octavo.scheduler.request import Request, RequestStatus
+from octavo.scheduler.request_queue import SchedulingPolicy, create_request_queue
+from octavo.scheduler.sessions import Session, Sessions
+from octavo.types.observer import Observer
+from octavo.types.outputs import EngineCoreOutput, FinishReason, Rejection
+from octavo.types.requests import EngineCoreRequest
+from octavo.types.steps import PauseState
+
+
+class RequestTable:
+    """The states of requests and what they hold. The scheduler gives them rows and blocks (`admit`)."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv_cache: KVCacheManager,
+        max_model_len: int,
+        reserving: Sequence[Constraint],
+        observer: Observer,
+    ) -> None:
+        """`reserving` are the constraints that reserve something for a request that runs."""
+        self.kv_cache = kv_cache
+        self.max_model_len = max_model_len
+        self.observer = observer
+        self.policy = create_policy(config)
+        self.requests: dict[str, Request] = {}  # by request id; turns to come are in their session
+        self.sessions = Sessions()
+        queue_policy = SchedulingPolicy(config.scheduling_policy)
+        self.waiting = create_request_queue(queue_policy)
+        # Passed over by a constraint; they keep their order before requests that came later.
+        self.skipped_waiting = create_request_queue(queue_policy)
+        self.pause_state = PauseState.UNPAUSED
+        self.paused = create_request_queue(queue_policy)  # not to begin while the scheduler is paused
+        # Most urgent first, so that the last one is always the one to preempt.
+        self.running: list[Request] = []
+        self.free_rows = list(range(config.max_num_seqs - 1, -1, -1))
+        # Finished and preempted since the last step was planned: the worker is to forget their rows.
+        self.finished_req_ids: set[str] = set()
+        self.preempted_req_ids: set[str] = set()
+        self.outputs: list[EngineCoreOutput] = []  # go to the front end with the next step's results
+        self._reserving = reserving
+
+    # -------------------------------------------------------------------------------------- requests that
+    # come
+
+    def add_request(self, request: EngineCoreRequest) -> bool:
+        """Queue a request, or a turn of a session behind the turns before it.
+
+        Returns False for one that can never run, whose id is in use, or whose session has ended. An output
+        then says why.
+        """
+        if (rejection := self._why_rejected(request)) is not None:
+            self.reject(request, rejection)
+            return False
+        if request.session_id is None:
+            self._enqueue_waiting_request(Request(request, self.max_model_len))
+        else:
+            self._begin_next_turn(self.sessions.add_turn(request))
+        return True
+
+    def reject(self, request: EngineCoreRequest, rejection: Rejection) -> None:
+        """Report that `request` cannot run. Its session, if it has one, stays as it was."""
+        session = self.sessions.get(request.session_id)
+        if session is not None and request.continues_session:
+            session.has_rejected_last = True
+        self.outputs.append(
+            EngineCoreOutput(
+                request.request_id, [], FinishReason.ERROR, rejection.message, rejection=rejection
+            )
+        )
+
+    def num_tokens_to_compute(self, request: EngineCoreRequest) -> int:
+        """Tokens of a prompt, with what its session holds, that are not in the prefix cache now.
+
+        0 for a turn that must wait for another: how long the session will be is not known yet.
+        """
+        session = self.sessions.get(request.session_id)
+        if session is not None and session.turn is not None:
+            return 0
+        context = None if session is None else session.context
+        probe = Request(request, self.max_model_len, context)
+        return probe.num_tokens - self.kv_cache.get_computed_blocks(probe).num_tokens
+
+    def _why_rejected(self, request: EngineCoreRequest) -> Rejection | None:
+        request_id = request.request_id
+        if request_id in self.requests or self.sessions.find(request_id) is not None:
+            return Rejection(f"request id {request_id!r} is in use", "request_id")
+        if (rejection := self.sessions.why_rejected(request)) is not None:
+            return rejection
+        session = self.sessions.get(request.session_id)
+        if session is not None and session.turn is not None:
+            return None  # how long the session will be is not known yet
+        return self._why_too_long(request, session)
+
+    def _why_too_long(self, request: EngineCoreRequest, session: Session | None) -> Rejection | None:
+        """Why a prompt cannot run after what its session holds, if it has a session; None if it can."""
+        num_before = len(session.context.token_ids) if session is not None else 0
+        num_prompt_tokens = len(request.prompt_token_ids)
+        if num_prompt_tokens and num_before + num_prompt_tokens < self.max_model_len:
+            return None
+        after = f" after the {num_before} of its session" if num_before else ""
+        return Rejection(
+            f"the prompt has {num_prompt_tokens} tokens; it must have at least 1 and, to leave a token for "
+            f"the answer, at most {self.max_model_len - 1 - num_before}{after}",
+            "prompt",
+        )
+
+    def _begin_next_turn(self, session: Session) -> None:
+        """Begin the next turn to come, if none is under way. A session ends with a turn that cannot run."""
+        if session.turn is not None or not session.streaming_queue:
+            return
+        if (problem := self._why_too_long(session.streaming_queue[0], session)) is not None:
+            self._fail_session(session, problem.message)
+        else:
+            self._enqueue_waiting_request(session.begin_turn(self.max_model_len))
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+        self.policy.rank(request)
+        is_paused = self.pause_state is not PauseState.UNPAUSED
+        (self.paused if is_paused else self.waiting).add_request(request)
+        self.observer.request_queued(request)
+
+    # --------------------------------------------------------------------------------------- requests that
+    # end
+
+    def finish_requests(
+        self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
+    ) -> list[EngineCoreOutput]:
+        """End requests from outside, in whatever state they are. None = all requests and all sessions.
+
+        A session ends with any of its turns, and its other turns with it. Unknown ids are ignored. Returns an
+        output for each request that ends so.
+        """
+        ids: dict[str, None] = {}  # in order, each once
+        for request_id in list(self.requests) if request_ids is None else request_ids:
+            if (session := self.sessions.find(request_id)) is not None:
+                ids |= dict.fromkeys(self.sessions.end(session))
+            elif request_id in self.requests:
+                ids[request_id] = None
+        if request_ids is None:
+            self.sessions.end_all()
+        finishing = [self.requests[request_id] for request_id in ids if request_id in self.requests]
+        self._remove_waiting([request for request in finishing if request.row < 0])
+        for request in finishing:
+            request.status = status
+            self._free_request(request)
+        self.drop_stopped_from_running()
+        return [EngineCoreOutput(request_id, [], status.finish_reason, reason) for request_id in ids]
+
+    def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
+        """End requests (None = all requests and all sessions). Returns their outputs.
+
+        Where a session ends with one of its turns, the outputs of the other turns go to the front end.
+        """
+        ids = None if request_ids is None else dict.fromkeys(request_ids)
+        ended = self.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+        if ids is not None:
+            self.outputs += [output for output in ended if output.request_id not in ids]
+        return [output for output in ended if ids is None or output.request_id in ids]
+
+    def end_session(self, session_id: str, error: str | None = None) -> None:
+        """End a session, without an output; with an `error`, which has befallen one of its turns, each of its
+        turns under way and to come is told of it. An unknown id is ignored.
+        """
+        session = self.sessions.get(session_id)
+        if session is None:
+            return
+        if not (turn_ids := session.turn_ids):
+            self.sessions.end(session)
+        elif error is None:
+            self.finish_requests(turn_ids, RequestStatus.FINISHED_ABORTED)
+        else:
+            self.outputs += self.finish_requests(
+                turn_ids, RequestStatus.FINISHED_ERROR, _because_of_turn_before(error)
+            )
+
+    def stop_requests(self, request_ids: Iterable[str]) -> None:
+        """End requests without an output: the front end has had enough of them. Unknown ids are ignored.
+
+        A session goes on after a turn that is stopped, with prompt and answer so far, and as if a turn to
+        come that is stopped had never been asked for.
+        """
+        ids = dict.fromkeys(request_ids)
+        self.sessions.drop_turns(ids)
+        for request in [self.requests[request_id] for request_id in ids if request_id in self.requests]:
+            request.status = RequestStatus.FINISHED_STOPPED
+            self.handle_stopped_request(request)
+        self.drop_stopped_from_running()
+
+    def handle_stopped_request(self, request: Request) -> None:
+        """End a request whose status says that it has ended. Its session goes on, except after an error."""
+        if request.row < 0:
+            self._remove_waiting([request])
+        self._free_request(request)
+        session = self.sessions.find(request.request_id)
+        if session is None:
+            return
+        self.sessions.end_turn(session, self.kv_cache.block_size)
+        if request.status is RequestStatus.FINISHED_ERROR:
+            self._fail_session(session, _because_of_turn_before(request.stop_reason))
+        else:
+            self._begin_next_turn(session)
+
+    def drop_stopped_from_running(self) -> None:
+        """Take out of `running` the requests that `handle_stopped_request` has ended."""
+        self.running = [request for request in self.running if request.row >= 0]
+
+    def _fail_session(self, session: Session, reason: str) -> None:
+        """End a session that has no turn under way. Each turn to come ends with an error."""
+        self.outputs += [
+            EngineCoreOutput(request_id, [], FinishReason.ERROR, reason)
+            for request_id in self.sessions.end(session)
+        ]
+
+    def _free_request(self, request: Request) -> None:
+        """Forget a finished request and give back all that it held. Queues and `running` are the caller's."""
+        del self.requests[request.request_id]
+        self.finished_req_ids.add(request.request_id)
+        self.policy.end(request)
+        if request.row >= 0:
+            self._release(request)
+        self.observer.request_finished(request)
+
+    def _release(self, request: Request) -> None:
+        """Give back row and blocks. What was computed can be found in the cache, unless it may be garbage."""
+        failed = request.status is RequestStatus.FINISHED_ERROR
+        self.kv_cache.free(request, 0 if failed else request.num_good_tokens)
+        for constraint in self._reserving:
+            constraint.release(request)
+        self.free_rows.append(request.row)
+        request.row = -1
+        request.num_computed_tokens = 0
+
+    # ------------------------------------------------------------------------------ requests that run and
+    # wait
+
+    def admit(self, request: Request, num_cached_tokens: int) -> None:
+        """Give a row to a request that has left its queue and whose blocks are secured."""
+        request.row = self.free_rows.pop()
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_cached_tokens
+        if request.num_cached_tokens < 0:  # what is found again after a preemption is not reported
+            request.num_cached_tokens = num_cached_tokens
+        insort(self.running, request)
+        self.policy.begin(request)
+        self.observer.request_admitted(request, num_cached_tokens)
+
+    def preempt(self, victim: Request) -> None:
+        """Take row and blocks from the least urgent running request. It computes its tokens again later."""
+        last = self.running.pop()
+        assert last is victim, "a victim is always the least urgent"
+        self._release(victim)
+        victim.status = RequestStatus.PREEMPTED
+        victim.spec_token_ids = []
+        victim.num_preemptions += 1
+        self.waiting.prepend_request(victim)
+        self.preempted_req_ids.add(victim.request_id)
+        self.observer.request_preempted(victim)
+
+    def preempt_all(self) -> None:
+        """Take row and blocks from all running requests. They begin again with the next step."""
+        while self.running:
+            self.preempt(self.running[-1])
+
+    def pause(self, state: PauseState) -> None:
+        """Let no request run, or only those that have begun, or all again (UNPAUSED)."""
+        self.pause_state = state
+        going_on = state is PauseState.UNPAUSED
+        sources = [self.paused] if going_on else [self.waiting, self.skipped_waiting]
+        moving = [each for queue in sources for each in queue if each.status is RequestStatus.WAITING]
+        # Requests that came later may have run meanwhile, so these count as passed over.
+        target = self.skipped_waiting if going_on else self.paused
+        moving = sorted([*target, *moving])
+        self._remove_waiting(moving)
+        for request in moving:
+            target.add_request(request)
+
+    def has_begun_requests(self) -> bool:
+        """Whether a request has begun and not ended: what is left to drain while new requests are paused."""
+        return bool(self.running) or any(
+            request.status is RequestStatus.PREEMPTED for request in (*self.waiting, *self.skipped_waiting)
+        )
+
+    def _remove_waiting(self, requests: list[Request]) -> None:
+        if requests:
+            for queue in (self.waiting, self.skipped_waiting, self.paused):
+                queue.remove_requests(requests)
+
+    def check(self, num_rows: int) -> None:
+        """Verify every invariant between requests, queues, rows and blocks. Raises AssertionError."""
+        waiting = [*self.waiting, *self.skipped_waiting, *self.paused]
+        assert sorted([*self.running, *waiting]) == sorted(self.requests.values()), "a request is lost"
+        assert self.running == sorted(self.running), "running is out of order"
+        rows = [request.row for request in self.running]
+        assert sorted(rows + self.free_rows) == list(range(num_rows)), "a row is lost or doubled"
+        assert all(request.status is RequestStatus.RUNNING for request in self.running)
+        assert all(request.row < 0 and request.num_computed_tokens == 0 for request in waiting)
+        owners = self.kv_cache.get_owners()
+        assert owners == {request.request_id for request in self.running}, "a block has the wrong owner"
+        under_way = [session.turn for session in self.sessions if session.turn is not None]
+        assert all(self.requests.get(turn.request_id) is turn for turn in under_way), "a turn is lost"
+        self.sessions.check()
+
+
+def _because_of_turn_before(error: object) -> str:
+    return f"the turn before ended with an error: {error}"
