@@ -306,9 +306,7 @@ class KVCacheCoordinator:
             num_blocks += count * len(manager.group_ids)
         return num_blocks
 
-    def _extend(
-        self, blocks: RequestBlocks, num_tokens: int, num_new: Sequence[tuple[int, int]]
-    ) -> BlockIds:
+    def _extend(self, blocks: RequestBlocks, num_tokens: int, num_new: Sequence[tuple[int, int]]) -> BlockIds:
         """Add so many entries and blocks to the tables. Returns the ids of the added blocks, per group."""
         new_blocks = self.pool.get_new_blocks(self._num_blocks(num_new))
         blocks.num_slots = -(-num_tokens // self.block_size) * self.block_size

@@ -49,7 +49,9 @@ class KVCacheManager:
         # Of the step that is being planned. By the digest of a block: tokens that a request runs in the step
         # towards that block, which it completes in this step or a later one.
         self._coming: dict[bytes, int] = {}
-        self._unpublished: list[tuple[RequestBlocks, int, int]] = []  # states: published when the plan is complete
+        self._unpublished: list[
+            tuple[RequestBlocks, int, int]
+        ] = []  # states: published when the plan is complete
         self._no_blocks: BlockIds = tuple([[] for _ in config.groups])
         self._no_hit = CacheHit(tuple([[] for _ in config.groups]), 0)
 

@@ -20,8 +20,9 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.request_table import RequestTable
+from octavo.scheduler.scheduler import Scheduler
+from octavo.scheduler.update import PlannedStep
 from octavo.types.outputs import EngineCoreOutputs
-from octavo.types.steps import SchedulerOutput
 from tests.equivalence.drafts import Drafts, install
 from tests.native import BACKENDS
 from tests.tiny_gemma3 import write_tiny_gemma3
@@ -285,10 +286,10 @@ def _counted_tokens() -> Iterator[list[int]]:
     counts: list[int] = []
     original = Scheduler.schedule
 
-    def noting(self: Scheduler) -> SchedulerOutput:
-        output = original(self)
-        counts.append(output.total_num_scheduled_tokens)
-        return output
+    def noting(self: Scheduler) -> PlannedStep:
+        step = original(self)
+        counts.append(step.output.total_num_scheduled_tokens)
+        return step
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Scheduler, "schedule", noting)

@@ -6,7 +6,15 @@ import pytest
 
 from octavo.kv_cache.layout import plan_kv_cache
 from octavo.types.kv import FullAttentionSpec, SlidingWindowSpec
-from tests.fakes import FakeExecutor, make_core, make_core_of, make_params, make_request, make_scheduler, run_to_end
+from tests.fakes import (
+    FakeExecutor,
+    make_core,
+    make_core_of,
+    make_params,
+    make_request,
+    make_scheduler,
+    run_to_end,
+)
 
 CONTEXT = 8192
 HEADS = (32, 1, 256, 1024)  # block size, KV heads, head size, bytes of a token's K and V, as in Gemma 3 270M
