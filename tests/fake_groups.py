@@ -5,7 +5,8 @@ It decides by the model's rules alone what must be there, and asks nothing of th
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from octavo.types.kv import (
     ChunkedLocalAttentionSpec,
@@ -17,7 +18,8 @@ from octavo.types.kv import (
     SlidingWindowSpec,
 )
 
-GARBAGE = None  # KV that was never written, or that a failed step left behind
+GARBAGE = None  # KV that was never written
+SPOILED = "spoiled"  # KV that a failed step left behind, or that was computed from such KV
 ZERO = 0
 
 Memory = list[list[int | str | None]]  # by block and slot
@@ -28,6 +30,16 @@ class Row(Protocol):
 
     req_id: str
     prefixes: list[int]  # the identity of each beginning of its tokens
+    is_void: bool  # what it computes is garbage, and the core must not use it
+
+
+class Share(NamedTuple):
+    """What a step runs of a request, in one group."""
+
+    row: Row
+    table: list[int]
+    start: int
+    stop: int
 
 
 class FakeGroup:
@@ -49,19 +61,46 @@ class FakeGroup:
         """The entries of a table that a step from `start` to `stop` writes to."""
         return range(start // self.block_size, -(-stop // self.block_size))
 
-    def forward(self, kv: Memory, row: Row, table: list[int], start: int, stop: int) -> None:
-        """Read the context from the cache, and write the step's tokens to it."""
+    def may_share(self, index: int, stop: int) -> bool:
+        """Whether a step up to `stop` may write to entry `index` of a table while other requests have the block:
+        only if it fills the block, so that nobody writes there again.
+        """
+        return (index + 1) * self.block_size <= stop
+
+    def forward(self, kv: Memory, shares: Sequence[Share]) -> None:
+        """One layer of a step: write the tokens of all rows to the cache, then read the context of each."""
+        self.write(kv, shares)
+        self.read(kv, shares)
+
+    def write(self, kv: Memory, shares: Sequence[Share]) -> None:
+        """Write what the step computes."""
         size = self.block_size
-        seen = range(self.first_seen(start), start)
-        context = [kv[table[position // size]][position % size] for position in seen]
-        assert context == row.prefixes[seen.start : start], f"{row.req_id} sees a context that is not its own"
-        for position in range(start, stop):
-            kv[table[position // size]][position % size] = row.prefixes[position]
+        written: set[tuple[int, int]] = set()
+        for row, table, start, stop in shares:
+            for position in range(start, stop):
+                slot = table[position // size], position % size
+                assert slot not in written, f"{row.req_id} writes where another request writes"
+                written.add(slot)
+                kv[slot[0]][slot[1]] = SPOILED if row.is_void else row.prefixes[position]
+
+    def read(self, kv: Memory, shares: Sequence[Share]) -> None:
+        """Read what the step computes from. A row that reads spoiled KV is void from then on."""
+        size = self.block_size
+        for row, table, start, stop in shares:
+            seen = range(self.first_seen(start), stop)
+            context = [kv[table[position // size]][position % size] for position in seen]
+            self.compare(row, context, row.prefixes[seen.start : stop])
+
+    def compare(self, row: Row, context: list[int | str | None], expected: list[int] | list[str]) -> None:
+        if SPOILED in context:
+            row.is_void = True
+        if not row.is_void:
+            assert context == expected, f"{row.req_id} sees a context that is not its own"
 
     def spoil(self, kv: Memory, table: list[int], start: int, stop: int) -> None:
         """Leave garbage instead of what a step wrote."""
         for position in range(start, stop):
-            kv[table[position // self.block_size]][position % self.block_size] = GARBAGE
+            kv[table[position // self.block_size]][position % self.block_size] = SPOILED
 
 
 class FakeWindow(FakeGroup):
@@ -83,7 +122,10 @@ class FakeChunk(FakeGroup):
 
 
 class FakeRecurrence(FakeGroup):
-    """A block's first entry is a state: the identity of all that was before."""
+    """A block's first entry is a state: the identity of all that was before.
+
+    Rows pass their states on independently of each other, so none finds what another writes in the same step.
+    """
 
     def num_skipped(self, num_computed: int) -> int:
         return max(num_computed - 1, 0) // self.block_size
@@ -92,16 +134,28 @@ class FakeRecurrence(FakeGroup):
         last = (stop - 1) // self.block_size
         return range(last, last + 1)
 
-    def forward(self, kv: Memory, row: Row, table: list[int], start: int, stop: int) -> None:
-        target = table[(stop - 1) // self.block_size]
-        source = table[(start - 1) // self.block_size] if start else target
-        assert source == target or kv[target][0] == ZERO, "a new state's block is not zeroed"
-        expected = row.prefixes[start - 1] if start else ZERO
-        assert kv[source][0] == expected, f"{row.req_id} goes on from a state that is not its own"
-        kv[target][0] = row.prefixes[stop - 1]
+    def may_share(self, index: int, stop: int) -> bool:
+        return False
+
+    def forward(self, kv: Memory, shares: Sequence[Share]) -> None:
+        self.read(kv, shares)
+        self.write(kv, shares)
+
+    def read(self, kv: Memory, shares: Sequence[Share]) -> None:
+        for row, table, start, stop in shares:
+            target = table[(stop - 1) // self.block_size]
+            source = table[(start - 1) // self.block_size] if start else target
+            assert row.is_void or source == target or kv[target][0] == ZERO, (
+                "a new state's block is not zeroed"
+            )
+            self.compare(row, [kv[source][0]], row.prefixes[start - 1 : start] if start else [ZERO])
+
+    def write(self, kv: Memory, shares: Sequence[Share]) -> None:
+        for row, table, _, stop in shares:
+            kv[table[(stop - 1) // self.block_size]][0] = SPOILED if row.is_void else row.prefixes[stop - 1]
 
     def spoil(self, kv: Memory, table: list[int], start: int, stop: int) -> None:
-        kv[table[(stop - 1) // self.block_size]][0] = GARBAGE
+        kv[table[(stop - 1) // self.block_size]][0] = SPOILED
 
 
 class FakeCross(FakeGroup):
@@ -110,15 +164,22 @@ class FakeCross(FakeGroup):
     def written(self, start: int, stop: int, num_entries: int) -> range:
         return range(num_entries)
 
-    def forward(self, kv: Memory, row: Row, table: list[int], start: int, stop: int) -> None:
-        for block_id in table:
-            if start == 0:
-                kv[block_id][0] = row.req_id
-            assert kv[block_id][0] == row.req_id, f"{row.req_id} sees an input that is not its own"
+    def may_share(self, index: int, stop: int) -> bool:
+        return False
+
+    def write(self, kv: Memory, shares: Sequence[Share]) -> None:
+        for row, table, start, _ in shares:
+            for block_id in table if start == 0 else ():
+                kv[block_id][0] = SPOILED if row.is_void else row.req_id
+
+    def read(self, kv: Memory, shares: Sequence[Share]) -> None:
+        for row, table, _, _ in shares:
+            for block_id in table:
+                self.compare(row, [kv[block_id][0]], [row.req_id])
 
     def spoil(self, kv: Memory, table: list[int], start: int, stop: int) -> None:
         for block_id in table:
-            kv[block_id][0] = GARBAGE
+            kv[block_id][0] = SPOILED
 
 
 def make_fake_group(spec: KVCacheSpec) -> FakeGroup:

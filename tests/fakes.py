@@ -36,9 +36,10 @@ from octavo.types.protocols import Done
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import BlockIds, ModelRunnerOutput, NewRequestData, SchedulerOutput
-from tests.fake_groups import GARBAGE, ZERO, Memory, make_fake_group
+from tests.fake_groups import GARBAGE, ZERO, Memory, Share, make_fake_group
 
 VOCAB_SIZE = 50
+WRONG = VOCAB_SIZE  # a token that no request ever gets: what is sampled from garbage
 EOS = 0
 EMPTY_PREFIX = 1
 MAX_ENCODER_TOKENS = 7
@@ -208,7 +209,7 @@ class FakeRow:
     num_computed_tokens: int
     tables: list[list[int]]  # per group; 0 where there is no block, or none that is in sight any longer
     num_skipped: list[int]  # per group, leading entries that are out of sight
-    is_void: bool = False  # it failed, and nobody cares what becomes of it
+    is_void: bool = False  # it failed or read what a failed one left: the core must not use its results
     drafts: list[int] = field(default_factory=list)  # the last of token_ids: guesses to be verified
 
     def append(self, token_id: int) -> None:
@@ -220,7 +221,8 @@ class FakeExecutor:
     """Runs the pseudo model over a simulated KV cache, and asserts all that a real worker takes for granted.
 
     Set `fails_in` to "forward" or "sample" to have the next step that runs tokens raise there. Put (request
-    id, length) into `invalid` to make the logits after so many tokens no numbers. Both leave garbage behind.
+    id, length) into `invalid` to make the logits after so many tokens no numbers. Both leave garbage behind,
+    and rows that read it sample a token that is `WRONG`.
     Set `make_drafts` to have guesses of what follows a row's tokens come home with each step.
     """
 
@@ -230,6 +232,7 @@ class FakeExecutor:
         self.rows: dict[int, FakeRow] = {}
         self.row_of: dict[str, int] = {}
         self.num_holders = [0] * kv_config.num_blocks
+        self.given: set[int] = set()  # blocks that nobody had before this step
         block_size = kv_config.groups[0].spec.block_size
         self.kv: Memory = [[GARBAGE] * block_size for _ in range(kv_config.num_blocks)]
         self.fails_in: str | None = None
@@ -250,22 +253,28 @@ class FakeExecutor:
         self._prepare_blocks(output)
         if self.fails_in == "forward" and output.num_scheduled_tokens:
             self._fail(output)
-        for req_id, count in output.num_scheduled_tokens.items():
-            row = self.rows[self.row_of[req_id]]
-            if not row.is_void:
-                self._forward(row, count)
-            row.num_computed_tokens += count
+        self._forward(output.num_scheduled_tokens)
 
-    def _forward(self, row: FakeRow, count: int) -> None:
-        """Read the context from the cache, and write the step's tokens to it."""
-        start, stop = row.num_computed_tokens, row.num_computed_tokens + count
-        assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
-        for group, table in zip(self.groups, row.tables, strict=True):
-            written = {table[index] for index in group.written(start, stop, len(table))}
-            assert all(self.num_holders[block_id] == 1 for block_id in written), (
-                f"{row.req_id} writes to a shared block, or to none"
-            )
-            group.forward(self.kv, row, table, start, stop)
+    def _forward(self, counts: dict[str, int]) -> None:
+        """Run the layers one after the other, each for the tokens of all rows."""
+        rows = {self.row_of[req_id]: count for req_id, count in counts.items()}
+        for number, group in enumerate(self.groups):
+            shares = [
+                Share(row, row.tables[number], row.num_computed_tokens, row.num_computed_tokens + count)
+                for row, count in ((self.rows[index], count) for index, count in rows.items())
+            ]
+            for row, table, start, stop in shares:
+                if row.is_void:
+                    continue
+                assert stop <= len(row.token_ids), f"{row.req_id} runs tokens it does not have"
+                for index in group.written(start, stop, len(table)):
+                    num_holders = self.num_holders[table[index]]
+                    assert num_holders == 1 or (num_holders and group.may_share(index, stop)), (
+                        f"{row.req_id} writes to a shared block, or to none"
+                    )
+            group.forward(self.kv, shares)
+        for index, count in rows.items():
+            self.rows[index].num_computed_tokens += count
 
     def sample_tokens(self) -> Done[ModelRunnerOutput]:
         scheduled = self.outputs[-1].num_scheduled_tokens
@@ -277,7 +286,7 @@ class FakeExecutor:
             row = self.rows[self.row_of[req_id]]
             length = row.num_computed_tokens
             if row.is_void:
-                sampled[req_id] = [VOCAB_SIZE - 1]
+                sampled[req_id] = [WRONG]
                 continue
             if length < len(row.token_ids):
                 continue
@@ -304,6 +313,7 @@ class FakeExecutor:
         return gained
 
     def _update(self, output: SchedulerOutput) -> None:
+        self.given = set()
         for req_id in output.finished_req_ids | output.preempted_req_ids:
             if req_id in self.row_of:
                 row = self.rows.pop(self.row_of.pop(req_id))
@@ -349,6 +359,8 @@ class FakeExecutor:
             table += new_ids
             for block_id in filter(None, new_ids):
                 self.num_holders[block_id] += 1
+                if self.num_holders[block_id] == 1:
+                    self.given.add(block_id)
         held = list(filter(None, chain.from_iterable(row.tables)))
         assert len(held) == len(set(held)), f"{row.req_id} holds a block twice"
 
@@ -365,10 +377,10 @@ class FakeExecutor:
             self.num_holders[block_id] -= 1
 
     def _prepare_blocks(self, output: SchedulerOutput) -> None:
-        """Zero blocks, then copy blocks: each is somebody's, and nobody else's."""
+        """Zero blocks, then copy blocks: only those that nobody had before."""
         zeroed = output.new_block_ids_to_zero or []
         for block_id in [*zeroed, *(target for _, target in output.kv_cache_block_copies)]:
-            assert self.num_holders[block_id] == 1, "a block is overwritten that is not one request's alone"
+            assert block_id in self.given, "a block is overwritten that is not new"
         for block_id in zeroed:
             self.kv[block_id] = [ZERO] * len(self.kv[block_id])
         for source, target in output.kv_cache_block_copies:

@@ -42,9 +42,10 @@ CONFIG = {
 }
 
 
-def write_tiny_model(folder: Path, seed: int = 0) -> Path:
+def write_tiny_model(folder: Path, seed: int = 0, context: int = CONTEXT) -> Path:
     """Write the model to `folder`, which must exist, and return it."""
-    return write_folder(folder, CONFIG, _random_weights(np.random.default_rng(seed)))
+    config = {**CONFIG, "max_position_embeddings": context}
+    return write_folder(folder, config, _random_weights(np.random.default_rng(seed)))
 
 
 def write_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Path:

@@ -1,4 +1,4 @@
-"""A block, the content that makes it worth keeping, and the queue of blocks that nobody holds."""
+"""`KVCacheBlock`, `CachedPrefix` (what a block holds) and the queue of free blocks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator
 
 from octavo.kv_cache.hashing import NO_DIGEST, BlockHash
 
-NO_PREFIX = 0  # the id of the empty sequence, with which all begin
+NO_PREFIX = 0  # the id of the empty sequence
 
 
 class KVCacheBlock:
-    """A fixed number of token slots in a row. Mutable; owned by the `BlockPool`, shared by its holders."""
+    """A fixed number of consecutive token slots. Mutable. Owned by the `BlockPool`; requests may share it."""
 
     __slots__ = ("block_id", "group_id", "is_null", "next_free", "prefix", "prev_free", "ref_cnt")
 
     def __init__(self, block_id: int, is_null: bool = False) -> None:
         self.block_id = block_id
         self.is_null = is_null
-        self.ref_cnt = 0  # requests that hold it, and copies to be made of it; not kept for the null block
-        self.prefix: CachedPrefix | None = None  # set while its content can be found in the prefix cache
-        self.group_id = 0  # KV cache group it was published in
+        self.ref_cnt = 0  # requests that have it, and copies to be made of it; not counted for the null block
+        self.prefix: CachedPrefix | None = None  # its content, while the prefix cache finds it
+        self.group_id = 0  # the KV cache group in which it was published
         self.prev_free: KVCacheBlock | None = None
         self.next_free: KVCacheBlock | None = None
 
@@ -28,26 +28,26 @@ class KVCacheBlock:
 
 
 class CachedPrefix:
-    """The beginning of a sequence through one of its blocks, and the blocks that hold this last part of it.
+    """A beginning of a sequence that ends with one of its blocks, and the blocks that hold this last part.
 
-    Its id stands for the exact tokens (and extra keys) from the start, so following ids from parent to child
-    compares whole sequences. The parent itself may have been forgotten since.
+    The id stands for the exact tokens (and extra keys) from the start. So a walk from parent to child by ids
+    compares whole sequences. The parent itself may have been forgotten meanwhile.
     """
 
     __slots__ = ("block_hash", "blocks", "num_groups", "parent_id", "prefix_id")
 
     def __init__(self, block_hash: BlockHash, prefix_id: int, parent_id: int, num_groups: int) -> None:
-        self.block_hash = block_hash  # of its last block; no digest where that block is not full
+        self.block_hash = block_hash  # of its last block; NO_DIGEST where that block is not full
         self.prefix_id = prefix_id
-        self.parent_id = parent_id  # of the prefix one block shorter; NO_PREFIX = it is the first block
-        # Per group; several where several requests computed the same at once.
+        self.parent_id = parent_id  # of the prefix that is one block shorter; NO_PREFIX = there is none
+        # Per group; several blocks where several requests computed the same tokens.
         self.blocks: tuple[list[KVCacheBlock], ...] = tuple([[] for _ in range(num_groups)])
-        self.num_groups = 0  # that have a block of it
+        self.num_groups = 0  # groups that have a block of this prefix
 
     def get_block(self, group_id: int) -> KVCacheBlock:
-        """The one of the group's blocks that most hold: it costs least to hold that too."""
-        twins = self.blocks[group_id]
-        return twins[0] if len(twins) == 1 else max(twins, key=lambda block: block.ref_cnt)
+        """The group's block with the most references: to share it costs the least memory."""
+        copies = self.blocks[group_id]
+        return copies[0] if len(copies) == 1 else max(copies, key=lambda block: block.ref_cnt)
 
     @property
     def is_full(self) -> bool:
@@ -56,21 +56,20 @@ class CachedPrefix:
 
     @property
     def content(self) -> tuple[bytes, bytes]:
-        """What sets it apart from others with the same parent, and puts those with a common head together."""
+        """Differs among prefixes with the same parent. Sorting by it puts common beginnings side by side."""
         return self.block_hash.extra_keys, self.block_hash.token_bytes
 
 
 class FreeKVCacheBlockQueue:
-    """Free blocks in the order in which they will be reused (and, if cached, evicted): an intrusive doubly
-    linked list.
+    """The free blocks in the order in which they will be reused (and, if cached, evicted): an intrusive
+    doubly linked list.
 
-    Unlike a deque it removes a block from the middle in O(1), which happens whenever the prefix cache revives
-    one.
+    Unlike a deque it removes a block from the middle in O(1). That happens whenever a free block is hit.
     """
 
     def __init__(self, blocks: Iterable[KVCacheBlock]) -> None:
         self.num_free_blocks = 0
-        # Two fakes spare every operation the test for an empty end.
+        # Two sentinels: no operation has to test for an empty end.
         self._head = KVCacheBlock(-1)
         self._tail = KVCacheBlock(-1)
         self._head.next_free = self._tail
@@ -78,11 +77,11 @@ class FreeKVCacheBlockQueue:
         self.append_n(blocks)
 
     def popleft(self) -> KVCacheBlock:
-        """Take the block that is next to be reused. Raises ValueError when there is none."""
+        """Take the first block. Raises ValueError when the queue is empty."""
         return self.popleft_n(1)[0]
 
     def popleft_n(self, count: int) -> list[KVCacheBlock]:
-        """Take `count` blocks from the front. Raises ValueError, taking none, when there are fewer."""
+        """Take the first `count` blocks. Raises ValueError, taking none, when there are fewer."""
         if count > self.num_free_blocks:
             raise ValueError(f"cannot take {count} free blocks: there are {self.num_free_blocks}")
         taken = []
@@ -100,7 +99,7 @@ class FreeKVCacheBlockQueue:
         return taken
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take `block` out, wherever it stands. Raises ValueError when it is not in the queue."""
+        """Take `block` out. Raises ValueError when it is not in the queue."""
         before, after = block.prev_free, block.next_free
         if before is None or after is None:
             raise ValueError(f"{block} is not in the free queue")
@@ -110,13 +109,13 @@ class FreeKVCacheBlockQueue:
         self.num_free_blocks -= 1
 
     def append_n(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Put `blocks` at the back: they are reused last."""
+        """Put `blocks` at the back, where they are reused last."""
         last = self._tail.prev_free
         assert last is not None
         self._insert(last, blocks, self._tail)
 
     def prepend_n(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Put `blocks` at the front, in their order: they are reused first."""
+        """Put `blocks` at the front in their order, where they are reused first."""
         first = self._head.next_free
         assert first is not None
         self._insert(self._head, blocks, first)
@@ -131,7 +130,7 @@ class FreeKVCacheBlockQueue:
         after.prev_free = before
 
     def __iter__(self) -> Iterator[KVCacheBlock]:
-        """The free blocks, first to be reused first. The queue must not change meanwhile."""
+        """The free blocks in the order of reuse. The queue must not change meanwhile."""
         block = self._head.next_free
         while block is not None and block is not self._tail:
             yield block

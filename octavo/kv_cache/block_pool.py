@@ -1,4 +1,4 @@
-"""`BlockPool`: all blocks of the cache, who holds them, and who may have them next."""
+"""`BlockPool`: all blocks of the cache, their reference counts, and the order in which they are reused."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from octavo.kv_cache.prefix_index import PrefixIndex
 class BlockPool:
     """Hands out blocks and counts references.
 
-    A block is *free* when no request holds it; a free block may still be *cached*, that is found in the index
-    by its content, until it is handed out again.
+    A block without references is *free*. A free block may still be *cached*: the index finds it by its
+    content until it is handed out again.
     """
 
     def __init__(self, num_blocks: int, index: PrefixIndex) -> None:
@@ -23,21 +23,21 @@ class BlockPool:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that no request holds."""
+        """Blocks without references."""
         return self.free_block_queue.num_free_blocks
 
     @property
     def num_usable_blocks(self) -> int:
-        """Blocks that requests can hold at all: every one but the null block."""
+        """All blocks that can be handed out: every block except the null block."""
         return len(self.blocks) - 1
 
     @property
     def usage(self) -> float:
-        """Share of the usable blocks that requests hold, 0 to 1."""
+        """Share of the usable blocks that have references, 0 to 1."""
         return 1 - self.num_free_blocks / max(self.num_usable_blocks, 1)
 
     def get_new_blocks(self, count: int) -> list[KVCacheBlock]:
-        """Take `count` free blocks, one reference each, evicting what they had cached. Raises ValueError."""
+        """Take `count` free blocks, with one reference each. Evicts their content. Raises ValueError."""
         blocks = self.free_block_queue.popleft_n(count)
         for block in blocks:
             if block.prefix is not None:
@@ -46,7 +46,7 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Add one reference to each of `blocks`, taking free ones out of the free queue."""
+        """Add one reference to each of `blocks`. Free ones leave the free queue."""
         for block in blocks:
             if block.is_null:
                 continue
@@ -55,16 +55,19 @@ class BlockPool:
             block.ref_cnt += 1
 
     def forget(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Let those of `blocks` that have one holder be found no longer."""
+        """Remove the content of `blocks` from the index. Free ones are the first to be reused."""
         for block in blocks:
-            if block.prefix is not None and block.ref_cnt == 1:
+            if block.prefix is not None:
                 self.index.remove(block)
+                if block.ref_cnt == 0:
+                    self.free_block_queue.remove(block)
+                    self.free_block_queue.prepend_n([block])
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop one reference from each of `blocks`, given in the order in which they should be evicted.
+        """Drop one reference from each of `blocks`, which come in the order in which they should be evicted.
 
-        Cached blocks go to the back of the free queue (least recently used first); uncached ones, whose
-        content is worth nothing, to its front.
+        Of those that become free, cached ones go to the back of the free queue, where the least recently used
+        is evicted first. The others go to the front, since their content is of no use.
         """
         cached: list[KVCacheBlock] = []
         uncached: list[KVCacheBlock] = []
@@ -78,7 +81,7 @@ class BlockPool:
         self.free_block_queue.append_n(cached)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached content. Returns False, changing nothing, while any request holds a block."""
+        """Forget all cached content. Returns False, changing nothing, while any block has references."""
         if self.num_free_blocks != self.num_usable_blocks:
             return False
         self.index.clear(self.blocks)

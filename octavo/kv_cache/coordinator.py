@@ -1,20 +1,20 @@
-"""`KVCacheCoordinator`: the groups of one cache, acting as one.
+"""`KVCacheCoordinator`: the KV cache groups of one cache, acting as one.
 
-A request has blocks in every group or in none; a prefix counts as cached only as far as all groups have it.
-Blocks are of one size, so the tables of all groups that follow tokens are equally long, and whether a request
-needs anything at all is one comparison, whatever the number of groups.
+A request has blocks in every group or in none. A prefix counts as cached only as far as all groups have it.
+All groups have blocks of one size. So the tables of all groups that follow tokens are equally long, and one
+comparison tells whether a request needs a block, whatever the number of groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress, islice
-from typing import NamedTuple
 
 from octavo.kv_cache.block import NO_PREFIX, CachedPrefix, KVCacheBlock
 from octavo.kv_cache.block_pool import BlockPool
 from octavo.kv_cache.hashing import NO_DIGEST, BlockHash
 from octavo.kv_cache.prefix_index import PrefixIndex
+from octavo.kv_cache.request_blocks import CacheableRequest, CacheHit, RequestBlocks
 from octavo.kv_cache.retention import Retention
 from octavo.kv_cache.single_type_kv_cache_manager import MANAGERS
 from octavo.types.kv import KVCacheConfig, KVCacheSpec
@@ -22,54 +22,8 @@ from octavo.types.observer import Observer
 from octavo.types.steps import BlockIds
 
 
-class CacheHit(NamedTuple):
-    """A beginning of a sequence found in the prefix cache. Valid until any block changes hands."""
-
-    blocks: tuple[list[KVCacheBlock], ...]  # per group, full ones; the null block where none is needed
-    num_tokens: int
-    prefix_id: int = NO_PREFIX  # of the full blocks
-    # Per group a block that begins with the rest of the tokens; empty where they end with a full block. It
-    # holds other tokens besides, so what is used is a copy.
-    sources: tuple[KVCacheBlock, ...] = ()
-
-
-class RequestBlocks:
-    """What one request holds. Mutable."""
-
-    __slots__ = (
-        "is_written",
-        "num_cached_blocks",
-        "num_held",
-        "num_prompt_tokens",
-        "num_reserved",
-        "num_skipped",
-        "num_slots",
-        "prefix_id",
-        "tables",
-    )
-
-    def __init__(
-        self, hit: CacheHit, block_size: int, num_skipped: list[int], num_prompt_tokens: int
-    ) -> None:
-        num_blocks = hit.num_tokens // block_size
-        self.num_prompt_tokens = num_prompt_tokens  # those it began with, whoever wrote them
-        self.tables = tuple([list(blocks) for blocks in hit.blocks])
-        self.num_slots = num_blocks * block_size  # tokens that the tables have room for
-        self.num_skipped = num_skipped  # per manager the leading entries of its tables that have no block
-        self.num_held = sum(not block.is_null for block in chain(*self.tables))  # blocks in all tables
-        self.num_reserved = 0  # blocks it may hold at once before its prompt is done; 0 = it is done
-        self.num_cached_blocks = num_blocks  # leading full blocks that the prefix cache was told of
-        self.prefix_id = hit.prefix_id  # of those
-        self.is_written = True  # what it began with is in its blocks; not before a step has made the copies
-
-    @property
-    def num_promised(self) -> int:
-        """Blocks that it may still ask for, and that nobody else should be admitted on."""
-        return max(self.num_reserved - self.num_held, 0)
-
-
 class KVCacheCoordinator:
-    """Asks each kind's manager and combines the answers. All groups share a pool and a block size."""
+    """Asks the manager of each kind and combines the answers. All groups share one pool and block size."""
 
     def __init__(self, config: KVCacheConfig, observer: Observer, retention_interval: int | None) -> None:
         block_sizes = {group.spec.block_size for group in config.groups}
@@ -92,12 +46,12 @@ class KVCacheCoordinator:
 
     @property
     def holds_states(self) -> bool:
-        """Whether blocks of any group are states: then a hit ends with a block, and so should steps."""
+        """Whether any group keeps recurrent states. Then hits end with a block, and steps should too."""
         return any(manager.holds_states for manager in self.managers)
 
     @property
     def sees_encoder(self) -> bool:
-        """Whether any group holds something else than the tokens' KV."""
+        """Whether any group keeps the KV of another input, which an encoder has read."""
         return not all(manager.follows_tokens for manager in self.managers)
 
     # ------------------------------------------------------------------------------------------------- hits
@@ -105,11 +59,11 @@ class KVCacheCoordinator:
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_blocks: int
     ) -> list[CachedPrefix]:
-        """The prefixes, block by block, of the longest cached beginning that all groups have, of at most
+        """The prefixes, one per block, of the longest beginning that all groups have cached, of at most
         `max_blocks` blocks. Pure.
 
-        Each group may shorten the candidate, which the others must then confirm: repeated until all agree.
-        Those that keep all blocks need not be asked again, since they have all that is shorter too.
+        Each group may shorten the candidate, and the others must confirm the shorter one; this repeats until
+        all agree. Groups that keep all blocks are asked once: they have every shorter candidate too.
         """
         prefixes = self._find_prefixes(block_hashes, max_blocks)
         length = len(prefixes)
@@ -121,12 +75,14 @@ class KVCacheCoordinator:
             for manager in self._trimming:
                 length = manager.find_longest_cache_hit(prefixes, length)
             while length and not prefixes[length - 1].num_groups:
-                length -= 1  # nobody is known to have come so far, whether or not anything of it is needed
+                # No group has a block for this prefix, so nothing proves that it was ever computed.
+                length -= 1
         return prefixes[:length]
 
     def make_hit(self, prefixes: Sequence[CachedPrefix], head: tuple[CachedPrefix, int] | None) -> CacheHit:
-        """The hit that consists of whole blocks and, if there is one, of the `head` of so many tokens of
-        another block.
+        """The hit of these full blocks and, if there is a `head`, of the first tokens of one more block.
+
+        `head` is a prefix that ends with that block, and the number of tokens.
         """
         null_block = self.pool.null_block
         num_tokens = len(prefixes) * self.block_size + (head[1] if head else 0)
@@ -145,10 +101,11 @@ class KVCacheCoordinator:
         return CacheHit(tuple(blocks), num_tokens, prefix_id, tuple(sources))
 
     def num_blocks_saved(self, hit: CacheHit) -> int:
-        """Blocks of a hit that never cost its request a free block: others hold them, and it keeps them.
+        """How many blocks of a hit never cost its request a free block, because other requests have them too
+        and this one keeps them to its end.
 
-        What slides out of the request's sight does not count. It is given back, but is not free as long as
-        the others hold it, and the request may ask for another block in its place.
+        Blocks that slide out of a window do not count. The request gives such a block back, but the block is
+        not free while other requests have it, and the request may take another block in its place.
         """
         kept = [hit.blocks[group_id] for manager in self._keeping for group_id in manager.group_ids]
         return sum([block.ref_cnt > 0 for block in chain(*kept)])
@@ -156,7 +113,7 @@ class KVCacheCoordinator:
     # ----------------------------------------------------------------------------------------------- blocks
 
     def num_blocks_for(self, num_tokens: int, num_encoder_tokens: int) -> int:
-        """Blocks that a request holds at once, at most, on its way to `num_tokens` tokens."""
+        """The most blocks that a request has at once on its way to `num_tokens` tokens."""
         return sum(
             [
                 manager.num_blocks_for(num_tokens, num_encoder_tokens, self.max_chunk)
@@ -165,71 +122,70 @@ class KVCacheCoordinator:
             ]
         )
 
-    def start(
-        self, hit: CacheHit, num_tokens: int, num_prompt_tokens: int, num_encoder_tokens: int
-    ) -> RequestBlocks | None:
-        """Tables that begin with the hit and hold `num_tokens` tokens, and a reference to each source of the
-        hit besides. None, changing nothing, where there are too few free blocks.
+    def start(self, request: CacheableRequest, hit: CacheHit, num_tokens: int) -> RequestBlocks | None:
+        """Tables that begin with the hit and hold `num_tokens` tokens, and one reference to each source of
+        the hit. None, changing nothing, where there are too few free blocks.
         """
         num_blocks = hit.num_tokens // self.block_size
         num_skipped = [
             min(manager.num_skipped_blocks(hit.num_tokens), num_blocks) for manager in self.managers
         ]
-        held = RequestBlocks(hit, self.block_size, num_skipped, num_prompt_tokens)
-        adopted = [block for block in chain(*hit.blocks, hit.sources) if not block.is_null]
-        num_new = self._num_new(held, num_tokens, num_encoder_tokens)
-        num_unheld = sum([block.ref_cnt == 0 for block in adopted])
-        if self._num_blocks(num_new) + num_unheld > self.pool.num_free_blocks:
+        blocks = RequestBlocks(request, hit, self.block_size, num_skipped)
+        adopted = hit.get_all_blocks()
+        num_new = self._num_new(blocks, num_tokens)
+        num_unused = sum([block.ref_cnt == 0 for block in adopted])
+        if self._num_blocks(num_new) + num_unused > self.pool.num_free_blocks:
             return None
-        self.pool.touch(adopted)  # before anything is taken, and with it perhaps evicted
-        self._extend(held, num_tokens, num_new)
-        return held
+        self.pool.touch(adopted)  # first: a block that is taken before might be one of the hit
+        self._extend(blocks, num_tokens, num_new)
+        return blocks
 
-    def allocate_new_blocks(
-        self, held: RequestBlocks, num_tokens: int, num_encoder_tokens: int
-    ) -> BlockIds | None:
-        """Extend the tables to hold `num_tokens` tokens; per group the ids of what was added. None, changing
-        nothing, where there are too few free blocks.
+    def allocate_new_blocks(self, blocks: RequestBlocks, num_tokens: int) -> BlockIds | None:
+        """Extend the tables to hold `num_tokens` tokens. Returns the ids of the added blocks, per group.
+        None, changing nothing, where there are too few free blocks.
         """
-        num_new = self._num_new(held, num_tokens, num_encoder_tokens)
+        num_new = self._num_new(blocks, num_tokens)
         if self._num_blocks(num_new) > self.pool.num_free_blocks:
             return None
-        return self._extend(held, num_tokens, num_new)
+        return self._extend(blocks, num_tokens, num_new)
 
-    def remove_skipped_blocks(self, held: RequestBlocks, num_computed_tokens: int) -> None:
-        """Give back the blocks that no later token of the request can see, last first; some are forgotten."""
+    def remove_skipped_blocks(self, blocks: RequestBlocks, num_computed_tokens: int) -> None:
+        """Give back the blocks that no token after the computed ones can see, the last ones first. Retention
+        says which of them stay cached.
+        """
         skipped: list[KVCacheBlock] = []
         for number, manager in enumerate(self.managers):
-            start, stop = held.num_skipped[number], manager.num_skipped_blocks(num_computed_tokens)
+            start, stop = blocks.num_skipped[number], manager.num_skipped_blocks(num_computed_tokens)
             if start < stop:
-                held.num_skipped[number] = stop
+                blocks.num_skipped[number] = stop
                 nothing = [self.pool.null_block] * (stop - start)
                 is_forgotten = [
-                    not self._retention.keeps(manager, index, held.num_prompt_tokens)
+                    not self._retention.keeps(manager, index, blocks.num_prompt_tokens)
                     for index in range(start, stop)
                 ]
                 for group_id in manager.group_ids:
-                    table = held.tables[group_id]
+                    table = blocks.tables[group_id]
                     skipped += table[start:stop]
-                    self.pool.forget(compress(table[start:stop], is_forgotten))
+                    forgotten = compress(table[start:stop], is_forgotten)
+                    self.pool.forget(block for block in forgotten if block.ref_cnt == 1)
                     table[start:stop] = nothing
         if skipped:
             skipped = [block for block in reversed(skipped) if not block.is_null]
             self.pool.free_blocks(skipped)
-            held.num_held -= len(skipped)
+            blocks.num_blocks -= len(skipped)
 
     def take_blocks_to_zero(self) -> list[int]:
-        """The new blocks since the last call that must not show what they held before."""
+        """The blocks that were taken since the last call and must be zeroed before they are read."""
         taken, self._blocks_to_zero = self._blocks_to_zero, []
         return taken
 
-    def free(self, held: RequestBlocks) -> None:
-        """Give back everything, last first and no group before another: beginnings of sequences stay cached
-        longest, in all groups alike.
+    def free(self, blocks: RequestBlocks) -> None:
+        """Give back all blocks, the last ones first and in all groups alike, so that the beginnings of
+        sequences stay cached longest.
         """
         for follows_tokens in (True, False):
             tables = [
-                held.tables[group_id]
+                blocks.tables[group_id]
                 for manager in self.managers
                 if manager.follows_tokens is follows_tokens
                 for group_id in manager.group_ids
@@ -239,73 +195,85 @@ class KVCacheCoordinator:
     # ------------------------------------------------------------------------------------------ publication
 
     def cache_blocks(
-        self, held: RequestBlocks, block_hashes: Sequence[BlockHash], num_computed_tokens: int
-    ) -> None:
-        """Publish the full blocks among the first `num_computed_tokens` tokens, which are computed.
+        self, blocks: RequestBlocks, block_hashes: Sequence[BlockHash], num_computed_tokens: int
+    ) -> list[KVCacheBlock]:
+        """Publish the full blocks among the first `num_computed_tokens` tokens. Returns the new ones.
 
-        All blocks with one index stand for one prefix, also where some have slid out of sight.
+        All blocks with one index stand for one prefix, even where some groups have no such block any more.
         """
         num_full = num_computed_tokens // self.block_size
-        for index in range(held.num_cached_blocks, num_full):
-            blocks = [self.pool.null_block] * self.num_groups
+        published: list[KVCacheBlock] = []
+        for index in range(blocks.num_cached_blocks, num_full):
+            at_index = [self.pool.null_block] * self.num_groups
             for manager in self.managers:
                 if manager.can_cache(index, num_computed_tokens):
                     for group_id in manager.group_ids:
-                        blocks[group_id] = held.tables[group_id][index]
+                        at_index[group_id] = blocks.tables[group_id][index]
             parent_digest = block_hashes[index - 1].digest if index else None
-            held.prefix_id = self.index.publish(block_hashes[index], held.prefix_id, parent_digest, blocks)
-        held.num_cached_blocks = num_full
+            blocks.prefix_id = self.index.publish(
+                block_hashes[index], blocks.prefix_id, parent_digest, at_index
+            )
+            published += at_index
+        blocks.num_cached_blocks = num_full
+        return [block for block in published if not block.is_null]
 
-    def cache_tail(self, held: RequestBlocks, extra_keys: bytes, token_bytes: bytes) -> None:
-        """Publish the tokens after the published full blocks, the first of a block that is not full."""
-        blocks = [self.pool.null_block] * self.num_groups
+    def cache_tail(self, blocks: RequestBlocks, extra_keys: bytes, token_bytes: bytes) -> list[KVCacheBlock]:
+        """Publish the tokens that follow the published full blocks and begin a block that is not full.
+        Returns the new blocks; none where others hold the same tokens already.
+        """
+        at_index = [self.pool.null_block] * self.num_groups
         for manager in self.managers:
             if manager.follows_tokens:
                 for group_id in manager.group_ids:
-                    blocks[group_id] = held.tables[group_id][held.num_cached_blocks]
-        self.index.publish_tail(extra_keys, token_bytes, held.prefix_id, blocks)
+                    at_index[group_id] = blocks.tables[group_id][blocks.num_cached_blocks]
+        is_new = self.index.publish_tail(extra_keys, token_bytes, blocks.prefix_id, at_index)
+        return [block for block in at_index if is_new and not block.is_null]
 
     # ---------------------------------------------------------------------------------------------- reports
 
-    def get_block_ids(self, held: RequestBlocks) -> BlockIds:
-        """Per group the ids of the whole table."""
-        return tuple([[block.block_id for block in table] for table in held.tables])
+    def get_block_ids(self, blocks: RequestBlocks) -> BlockIds:
+        """The ids in the whole table of each group."""
+        return tuple([[block.block_id for block in table] for table in blocks.tables])
 
     def get_num_common_prefix_blocks(
-        self, held: RequestBlocks, num_running: int, num_copies: Mapping[int, int]
+        self, blocks: RequestBlocks, num_running: int, num_copies: Mapping[int, int]
     ) -> list[int]:
-        """Per group the leading blocks that all `num_running` running requests hold.
+        """Per group, how many leading blocks all `num_running` running requests share, this one included.
 
-        `num_copies`: by block id, the references that are no request's.
+        `num_copies` counts, by block id, the references that belong to copies and not to requests.
         """
         counts = [0] * self.num_groups
         if num_running == 1:
-            return counts  # there is nobody to share with, and counting would take longer with every block
+            return counts  # it shares with no other request, and counting takes longer with every block
         for manager in self._keeping:
             for group_id in manager.group_ids:
-                for block in held.tables[group_id]:
+                for block in blocks.tables[group_id]:
                     if block.ref_cnt - num_copies.get(block.block_id, 0) != num_running:
                         break
                     counts[group_id] += 1
         return counts
 
-    def check(self, held: RequestBlocks) -> Iterator[KVCacheBlock]:
-        """Every block in the request's tables. Raises AssertionError where what is known of them is wrong."""
-        num_entries = held.num_slots // self.block_size
-        for manager, num_skipped in zip(self.managers, held.num_skipped, strict=True):
+    def check(self, blocks: RequestBlocks) -> Iterator[KVCacheBlock]:
+        """Every block in the request's tables. Raises AssertionError where the counts contradict the tables."""
+        num_entries = blocks.num_slots // self.block_size
+        for manager, num_skipped in zip(self.managers, blocks.num_skipped, strict=True):
             for group_id in manager.group_ids:
-                table = held.tables[group_id]
+                table = blocks.tables[group_id]
                 assert len(table) == num_entries or not manager.follows_tokens, "tables differ in length"
-                assert all(block.is_null for block in table[:num_skipped]), "a block out of sight is held"
-        blocks = [block for block in chain(*held.tables) if not block.is_null]
-        assert held.num_held == len(blocks), f"{len(blocks)} blocks are held, not {held.num_held}"
-        return iter(blocks)
+                assert all(block.is_null for block in table[:num_skipped]), (
+                    "a request has a block that no token can see"
+                )
+        in_tables = [block for block in chain(*blocks.tables) if not block.is_null]
+        assert blocks.num_blocks == len(in_tables), (
+            f"the tables have {len(in_tables)} blocks, not {blocks.num_blocks}"
+        )
+        return iter(in_tables)
 
     def _find_prefixes(self, block_hashes: Sequence[BlockHash], max_blocks: int) -> list[CachedPrefix]:
-        """What is cached, by any group, of a sequence's beginnings, block by block.
+        """For each block of a sequence, the prefix that ends with it, if any group has cached one.
 
-        Where a group keeps all blocks a walk from the start establishes each prefix exactly, and ends at the
-        first gap. Elsewhere gaps are no end, and the digest has to vouch for what lies before a block.
+        Where a group keeps all blocks, a walk from the start compares whole sequences and ends at the first
+        gap. Otherwise the list has gaps, and a digest alone vouches for the tokens before its block.
         """
         hashes = islice(block_hashes, max_blocks)
         if not self._keeping:
@@ -320,40 +288,39 @@ class KVCacheCoordinator:
             prefix_id = prefix.prefix_id
         return prefixes
 
-    def _num_new(
-        self, held: RequestBlocks, num_tokens: int, num_encoder_tokens: int
-    ) -> list[tuple[int, int]]:
-        """Per manager, the entries that each of its tables lacks for `num_tokens` tokens, and the blocks that
-        these take.
+    def _num_new(self, blocks: RequestBlocks, num_tokens: int) -> list[tuple[int, int]]:
+        """Per manager, how many entries each of its tables lacks for `num_tokens` tokens, and how many blocks
+        these entries need.
         """
+        num_encoder_tokens = blocks.request.num_encoder_tokens
         num_new = []
         for manager in self.managers:
             num_entries = manager.num_entries(num_tokens, num_encoder_tokens)
-            num_entries -= len(held.tables[manager.group_ids[0]])
+            num_entries -= len(blocks.tables[manager.group_ids[0]])
             num_new.append((num_entries, manager.num_new_blocks(num_entries)))
         return num_new
 
     def _num_blocks(self, num_new: Sequence[tuple[int, int]]) -> int:
-        """The blocks of all groups together."""
+        """The new blocks of all groups together."""
         num_blocks = 0
         for manager, (_, count) in zip(self.managers, num_new, strict=True):
             num_blocks += count * len(manager.group_ids)
         return num_blocks
 
-    def _extend(self, held: RequestBlocks, num_tokens: int, num_new: Sequence[tuple[int, int]]) -> BlockIds:
-        """Add so many entries and blocks to the tables; per group the ids of what was added."""
-        blocks = self.pool.get_new_blocks(self._num_blocks(num_new))
-        held.num_slots = -(-num_tokens // self.block_size) * self.block_size
-        held.num_held += len(blocks)
+    def _extend(self, blocks: RequestBlocks, num_tokens: int, num_new: Sequence[tuple[int, int]]) -> BlockIds:
+        """Add so many entries and blocks to the tables. Returns the ids of the added blocks, per group."""
+        new_blocks = self.pool.get_new_blocks(self._num_blocks(num_new))
+        blocks.num_slots = -(-num_tokens // self.block_size) * self.block_size
+        blocks.num_blocks += len(new_blocks)
         start = 0
         block_ids: list[list[int]] = [[]] * self.num_groups
         for manager, (num_entries, count) in zip(self.managers, num_new, strict=True):
             nothing, first = [self.pool.null_block] * (num_entries - count), start
             for group_id in manager.group_ids:
-                added = nothing + blocks[start : start + count]
+                added = nothing + new_blocks[start : start + count]
                 start += count
-                held.tables[group_id].extend(added)
+                blocks.tables[group_id].extend(added)
                 block_ids[group_id] = [block.block_id for block in added]
             if manager.holds_states:
-                self._blocks_to_zero += [block.block_id for block in blocks[first:start]]
+                self._blocks_to_zero += [block.block_id for block in new_blocks[first:start]]
         return tuple(block_ids)

@@ -1,9 +1,9 @@
 """Chained block hashes: what makes two blocks the same in the prefix cache.
 
-A block's digest covers its tokens, everything else its KV depends on (extra keys), and its parent's digest,
-so equal digests mean equal sequences from the first token on. SHA-256 makes accidental and deliberate
-collisions equally hopeless. Tokens are compared on every hit all the same, from the start of the sequence
-where any layer attends to all of it: there a weaker digest would cost hits, never correctness.
+A block's digest covers its tokens, everything else that its KV depends on (extra keys), and the digest of the
+block before it. So equal digests mean equal sequences from the first token on. SHA-256 makes accidental and
+deliberate collisions equally hopeless. Tokens are compared on every hit all the same, and from the start of
+the sequence where any layer attends to all of it: there a weaker digest would cost hits, never correctness.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BlockHash(NamedTuple):
 
 
 class HashedRequest(Protocol):
-    """What the hashes of a request's blocks are made of."""
+    """What the cache hashes of a request."""
 
     token_ids: list[int]
     block_hashes: list[BlockHash]
@@ -41,7 +41,7 @@ class HashedRequest(Protocol):
 
     @property
     def media(self) -> Sequence[MediaSpan]:
-        """Where its prompt stands for something other than text, in order."""
+        """The spans of the prompt that stand for images and the like, in order."""
 
 
 def hash_block(parent_digest: bytes, token_ids: Sequence[int], extra_keys: bytes = b"") -> BlockHash:
@@ -53,7 +53,7 @@ def hash_block(parent_digest: bytes, token_ids: Sequence[int], extra_keys: bytes
 
 
 def extend_block_hashes(request: HashedRequest, num_tokens: int, block_size: int) -> None:
-    """Append to the request's `block_hashes` what it lacks of those of the full blocks among its first
+    """Append to the request's `block_hashes` the missing hashes of the full blocks among its first
     `num_tokens` tokens.
     """
     hashes = request.block_hashes
@@ -66,16 +66,16 @@ def extend_block_hashes(request: HashedRequest, num_tokens: int, block_size: int
 
 
 def encode_tokens(token_ids: Sequence[int]) -> bytes:
-    """Token ids as they stand in a `BlockHash`."""
+    """Token ids in the form that `BlockHash` has them."""
     return array("i", token_ids).tobytes()
 
 
 def encode_extra_keys(request: HashedRequest, start: int, block_size: int) -> bytes:
-    """The extra keys of the request's block that begins at token `start`, however full it is.
+    """The extra keys of the request's block that begins at token `start`, full or not.
 
-    A msgpack list, in this order, of ["adapter", key] and ["salt", salt], which the first block has and the
-    chain of hashes carries on, and ["media", identifier, offset from the block's start] for each span that
-    touches the block. Nothing at all where the list would be empty.
+    They are a MessagePack list of, in this order: ["adapter", key] and ["salt", salt], in the first block
+    only, since the chain of hashes carries them on; and ["media", identifier, offset from the block's start]
+    for each span that touches the block. An empty list is encoded as no bytes.
     """
     if start and not request.media:
         return b""

@@ -1,4 +1,4 @@
-"""From the layers' needs and the memory at hand to a `KVCacheConfig`."""
+"""Plans a `KVCacheConfig` from what each layer keeps and the memory there is."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import replace
 from octavo.errors import CapacityError
 from octavo.types.kv import KVCacheConfig, KVCacheGroup, KVCacheSpec
 
-# Share of its pages that a kind of layers may leave unused so that there are fewer groups: each costs every
-# step some time.
+# Share of its pages that a kind of layers may leave unused, for the sake of fewer groups: each group costs
+# every step some time.
 MOST_UNUSED = 0.1
 
 
 def group_layers(specs: Sequence[KVCacheSpec | None]) -> tuple[KVCacheGroup, ...]:
-    """Put layers (by index) with equal specs into groups of one size, in the order of their first layers.
-    Layers without a spec keep nothing and are in no group.
+    """Put layers with equal specs into groups of one size, ordered by their first layers. `specs` is by layer;
+    a layer without a spec keeps nothing and is in no group.
 
-    A block id is a page for as many layers as the largest group has, so a smaller group leaves pages unused.
-    The size is the largest with which no kind of layers leaves more than `MOST_UNUSED` of its pages so.
+    A block id stands for one page in each layer of the largest group, so a smaller group leaves pages unused.
+    The size is the largest with which no kind of layers leaves more than `MOST_UNUSED` of its pages unused.
     """
     kinds: dict[KVCacheSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
@@ -38,8 +38,9 @@ def group_layers(specs: Sequence[KVCacheSpec | None]) -> tuple[KVCacheGroup, ...
 def plan_kv_cache(
     specs: Sequence[KVCacheSpec | None], memory_bytes: int, max_chunk: int, num_blocks: int | None = None
 ) -> KVCacheConfig:
-    """The cache that `memory_bytes` buy for layers with these specs, or one of exactly `num_blocks`, when a
-    request runs up to `max_chunk` tokens in a step.
+    """The largest cache that fits `memory_bytes` for layers with these specs, or one of exactly `num_blocks`.
+
+    A request runs up to `max_chunk` tokens in a step.
     """
     groups = group_layers(specs)
     if num_blocks is None:
@@ -48,9 +49,8 @@ def plan_kv_cache(
 
 
 def check_fits(config: KVCacheConfig, max_model_len: int, size_setting: str) -> None:
-    """Raise CapacityError, saying what does fit, unless a sequence of `max_model_len` tokens does.
-
-    `size_setting` is the setting that makes the cache larger.
+    """Raise CapacityError unless a sequence of `max_model_len` tokens fits the cache. The error names the
+    length that does fit, and `size_setting`, the setting that makes the cache larger.
     """
     if config.max_num_tokens >= max_model_len:
         return

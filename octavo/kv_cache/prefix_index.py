@@ -1,6 +1,7 @@
 """`PrefixIndex`: which blocks hold the KV of which beginnings of sequences.
 
-Knows what is cached and tells the observer; knows nothing of who holds a block, or of when one is forgotten.
+Tells the observer what is cached. Knows nothing of references to blocks, and does not decide when one is
+forgotten.
 """
 
 from __future__ import annotations
@@ -16,30 +17,31 @@ from octavo.types.observer import Observer, StoredBlock
 
 
 class PrefixIndex:
-    """Finds prefixes by the digest of their last block, and by what their last block begins with.
+    """Finds prefixes by the digest of their last block, and by the first tokens of their last block.
 
-    Blocks with equal content can exist side by side (two requests computed the same prompt at once): what a
-    request was told of its blocks holds as long as it runs, so neither is replaced.
+    Several blocks may have the same content, since a request can compute tokens that are cached. Neither
+    block is repositiond: the block table of a running request only grows.
     """
 
     def __init__(self, num_groups: int, num_cached_groups: int, observer: Observer) -> None:
         self.num_groups = num_groups
-        self._num_cached_groups = num_cached_groups  # those that ever publish a block
+        self._num_cached_groups = num_cached_groups  # groups that publish blocks
         self._observer = observer
-        self._by_digest: dict[bytes, list[CachedPrefix]] = {}  # full ones only
-        # Parent → those of its children that all groups have a block of, by content.
+        self._by_digest: dict[bytes, list[CachedPrefix]] = {}  # prefixes whose last block is full
+        # By parent, its children of which all groups have a block, sorted by content.
         self._children: dict[int, list[CachedPrefix]] = {}
         self._last_id = 0
 
     def __len__(self) -> int:
-        """Prefixes that end with a full block."""
+        """Number of prefixes whose last block is full."""
         return sum(map(len, self._by_digest.values()))
 
     def find(self, block_hash: BlockHash, parent_id: int | None) -> CachedPrefix | None:
-        """The prefix that this full block makes of that parent, tokens compared; None if there is none. Pure.
+        """The cached prefix that ends with this full block and has that parent, or None. Pure.
 
-        Without a `parent_id` the digest alone vouches for what lies before the block. Of several prefixes the
-        latest is taken, whose neighbours are the least likely to be forgotten.
+        The block's tokens are compared. Without a `parent_id` the digest alone vouches for the tokens before
+        the block. The latest of several prefixes is taken, since its other blocks are the least likely to be
+        forgotten.
         """
         for prefix in reversed(self._by_digest.get(block_hash.digest, ())):
             if parent_id in (None, prefix.parent_id) and prefix.block_hash == block_hash:
@@ -49,16 +51,16 @@ class PrefixIndex:
     def find_longest_head(
         self, parent_id: int, extra_keys: bytes, token_bytes: bytes
     ) -> tuple[CachedPrefix, int] | None:
-        """The child of that parent, held by all groups, that shares most leading tokens with `token_bytes`,
-        and how many; None if no child shares any. Pure.
+        """The child of that parent, cached in all groups, whose last block shares the most leading tokens
+        with `token_bytes`, and the number of these tokens. None if no child shares any. Pure.
         """
         siblings = self._children.get(parent_id, [])
         content = (extra_keys, token_bytes)
-        place = bisect_left(siblings, content, key=lambda prefix: prefix.content)
-        # In lexicographic order nothing shares more with a content than the two it would stand between.
+        position = bisect_left(siblings, content, key=lambda prefix: prefix.content)
+        # In lexicographic order, one of the two neighbours of a content shares the most with it.
         nearest = [
             (_num_common_tokens(prefix.block_hash.token_bytes, token_bytes), prefix)
-            for prefix in siblings[max(place - 1, 0) : place + 1]
+            for prefix in siblings[max(position - 1, 0) : position + 1]
             if prefix.block_hash.extra_keys == extra_keys
         ]
         count, best = max(nearest, key=lambda found: found[0], default=(0, None))
@@ -71,14 +73,15 @@ class PrefixIndex:
         parent_digest: bytes | None,
         blocks: Sequence[KVCacheBlock],
     ) -> int:
-        """Make `blocks`, full and computed, findable: one for each group, the null block where it has none.
-        Returns the id of the prefix that ends with them.
+        """Make full `blocks` findable: one for each group, the null block where a group has none. Returns the
+        id of the prefix that ends with them.
         """
+        self._drop_tails(block for block in blocks if not block.is_null)
         known = self.find(block_hash, parent_id)
         prefix = known or self._make_prefix(block_hash, parent_id)
         is_new = block_hash.digest not in self._by_digest
         for group_id, block in enumerate(blocks):
-            if not block.is_null and (is_new or not self._is_held(block_hash.digest, group_id)):
+            if not block.is_null and (is_new or not self._is_stored(block_hash.digest, group_id)):
                 self._observer.block_stored(
                     StoredBlock(block_hash.digest, parent_digest, *block_hash[1:], group_id)
                 )
@@ -89,27 +92,34 @@ class PrefixIndex:
 
     def publish_tail(
         self, extra_keys: bytes, token_bytes: bytes, parent_id: int, blocks: Sequence[KVCacheBlock]
-    ) -> None:
-        """Make the tokens at the beginning of `blocks`, which are not full, findable as a head to copy.
+    ) -> bool:
+        """Make the tokens with which `blocks` begin findable, so that they can be copied. The blocks are not
+        full. Returns whether they were published.
 
-        Unless as much is found already, or some group has no block of them: then the blocks stay what they
-        are, the first to be reused.
+        They are not where some group has no block of the tokens, or where as many of them are found already.
         """
-        num_groups = sum(not block.is_null for block in blocks)
+        present = [block for block in blocks if not block.is_null]
+        num_groups = len(present)
+        published = present[0].prefix if present else None  # a shorter tail, or this one
+        if published is not None and len(published.block_hash.token_bytes) >= len(token_bytes):
+            return False
+        self._drop_tails(present)
         found = self.find_longest_head(parent_id, extra_keys, token_bytes)
         num_found = found[1] if found else 0
         if num_groups == self._num_cached_groups and num_found * TOKEN_BYTES < len(token_bytes):
             tail = BlockHash(NO_DIGEST, token_bytes, extra_keys)
             self._attach(self._make_prefix(tail, parent_id), blocks)
+            return True
+        return False
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Forget what a cached block holds."""
+        """Forget the content of a cached block."""
         prefix = block.prefix
         assert prefix is not None, f"{block} is not cached"
         block.prefix = None
-        twins = prefix.blocks[block.group_id]
-        twins.remove(block)
-        if twins:
+        copies = prefix.blocks[block.group_id]
+        copies.remove(block)
+        if copies:
             return
         if prefix.num_groups == self._num_cached_groups:
             self._remove_child(prefix)
@@ -118,15 +128,15 @@ class PrefixIndex:
             return
         digest = prefix.block_hash.digest
         if not prefix.num_groups:
-            alike = self._by_digest[digest]
-            alike.remove(prefix)
-            if not alike:
+            prefixes = self._by_digest[digest]
+            prefixes.remove(prefix)
+            if not prefixes:
                 del self._by_digest[digest]
-        if not self._is_held(digest, block.group_id):
+        if not self._is_stored(digest, block.group_id):
             self._observer.block_removed(digest, block.group_id)
 
     def clear(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Forget what all `blocks`, every one there is, hold."""
+        """Forget everything. `blocks` are all blocks of the pool."""
         for block in blocks:
             block.prefix = None
         self._by_digest.clear()
@@ -134,11 +144,11 @@ class PrefixIndex:
         self._observer.all_blocks_cleared()
 
     def check(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Compare everything with what all `blocks` there are say they hold. Raises AssertionError."""
+        """Compare the index with the content of `blocks`, all of the pool. Raises AssertionError."""
         num_blocks: Counter[CachedPrefix] = Counter()
         for block in blocks:
             if block.prefix is not None:
-                assert block in block.prefix.blocks[block.group_id], f"{block} is cached, but not as that"
+                assert block in block.prefix.blocks[block.group_id], f"{block} is not listed under its prefix"
                 num_blocks[block.prefix] += 1
         num_children = 0
         for prefix, expected in num_blocks.items():
@@ -161,12 +171,19 @@ class PrefixIndex:
         self._last_id += 1
         return CachedPrefix(block_hash, self._last_id, parent_id, self.num_groups)
 
+    def _drop_tails(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Forget the tails with which `blocks` were published before more of their tokens were computed."""
+        for block in blocks:
+            if block.prefix is not None:
+                assert not block.prefix.is_full, f"{block} is published twice"
+                self.remove(block)
+
     def _attach(self, prefix: CachedPrefix, blocks: Sequence[KVCacheBlock]) -> None:
+        """Publish `blocks` as the last block of `prefix`, one for each group, or the null block."""
         was_complete = prefix.num_groups == self._num_cached_groups
         for group_id, block in enumerate(blocks):
             if block.is_null:
                 continue
-            assert block.prefix is None, f"{block} is published twice"
             block.prefix, block.group_id = prefix, group_id
             prefix.num_groups += not prefix.blocks[group_id]
             prefix.blocks[group_id].append(block)
@@ -176,19 +193,19 @@ class PrefixIndex:
 
     def _remove_child(self, prefix: CachedPrefix) -> None:
         siblings = self._children[prefix.parent_id]
-        place = bisect_left(siblings, prefix.content, key=lambda prefix: prefix.content)
-        assert siblings[place] is prefix, "two prefixes with one parent have the same content"
-        del siblings[place]
+        position = bisect_left(siblings, prefix.content, key=lambda prefix: prefix.content)
+        assert siblings[position] is prefix, "two prefixes with one parent have the same content"
+        del siblings[position]
         if not siblings:
             del self._children[prefix.parent_id]
 
-    def _is_held(self, digest: bytes, group_id: int) -> bool:
-        """Whether the group has any block with this digest."""
+    def _is_stored(self, digest: bytes, group_id: int) -> bool:
+        """Whether the group has a block with this digest."""
         return any(prefix.blocks[group_id] for prefix in self._by_digest.get(digest, ()))
 
 
 def _num_common_tokens(one: bytes, other: bytes) -> int:
-    """Leading tokens that two encoded sequences share."""
+    """How many leading tokens two encoded sequences share."""
     size = min(len(one), len(other))
     difference = int.from_bytes(one[:size], "big") ^ int.from_bytes(other[:size], "big")
     num_common_bytes = size - (difference.bit_length() + 7) // 8

@@ -1,4 +1,4 @@
-"""`Retention`: what stays in the prefix cache of blocks that their request can see no longer."""
+"""`Retention`: which blocks stay cached after they have slid out of a window."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from octavo.kv_cache.single_type_kv_cache_manager import SingleTypeKVCacheManage
 
 
 class Retention:
-    """Everything, or only what a sequence needs that goes on after the prompt or after certain lengths.
+    """Keeps all blocks, or only the windows at the end of each prompt and at certain lengths.
 
-    What has slid out of a window is of use to others only together with the rest of that window. Forgotten,
-    it is the first memory to be reused; kept, it stays as long as what was used about as recently.
+    A block that has slid out of a window is of use only together with the rest of that window. A forgotten
+    block is the first to be reused. A block that is kept is evicted in turn, the least recently used first.
     """
 
     def __init__(self, interval: int | None, block_size: int) -> None:
-        """Keep what goes on after each multiple of `interval` tokens (0: of none); None = keep everything."""
+        """Keep a window at each multiple of `interval` tokens (0 = at the end of prompts only); None = keep all."""
         self.interval = interval
         self.block_size = block_size
 
     def keeps(self, manager: SingleTypeKVCacheManager[Any], index: int, num_prompt_tokens: int) -> bool:
-        """Whether block `index` of a request with such a prompt is to stay cached."""
+        """Whether block `index` stays cached, in a request whose prompt has `num_prompt_tokens` tokens."""
         if self.interval is None:
             return True
         end = (index + 1) * self.block_size
-        lengths = [num_prompt_tokens - 1]  # the last token is run again, whatever is cached
+        lengths = [num_prompt_tokens - 1]  # a hit never covers the last token
         if self.interval:
             lengths.append(-(-end // self.interval) * self.interval)
         whole = [length // self.block_size * self.block_size for length in lengths]

@@ -60,7 +60,7 @@ class StepBudget:
         num_drafts = 0
         if request.spec_token_ids:
             num_drafts = self._take_drafts(request, start + count - request.num_planned_tokens)
-        self.scheduled.append(ScheduledShare(request, count, num_drafts))
+        self.scheduled.append(ScheduledShare(request, count, num_drafts, request.num_restarts))
 
     def take_running(self, request: Request, start: int, count: int, block_ids: BlockIds) -> None:
         """The same for a request the worker has in a row, which gets `block_ids` on top of those it has."""

@@ -85,6 +85,7 @@ class Request:
         "num_output_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_restarts",
         "order",
         "preparations",
         "priority",
@@ -138,6 +139,7 @@ class Request:
         self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
         self.num_preemptions = 0
         self.preparations: list[Future[None]] = []  # what constraints prepare for it before it can run
+        self.num_restarts = 0  # times that what steps in flight compute for it was given up
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -174,6 +176,11 @@ class Request:
     def num_tokens_with_spec(self) -> int:
         """The same with the drafts to verify."""
         return self.num_planned_tokens + len(self.spec_token_ids)
+
+    def restart(self) -> None:
+        """Give up what steps in flight compute for the request: their results are not taken in."""
+        self.num_restarts += 1
+        self.num_in_flight_tokens = self.num_output_placeholders = self.num_drafts_in_flight = 0
 
     def __lt__(self, other: Request) -> bool:
         """Whether this one is more urgent."""

@@ -350,8 +350,8 @@ class RequestTable:
         assert sorted(rows + self.free_rows) == list(range(num_rows)), "a row is lost or doubled"
         assert all(request.status is RequestStatus.RUNNING for request in self.running)
         assert all(request.row < 0 and request.num_computed_tokens == 0 for request in waiting)
-        holders = self.kv_cache.get_holders()
-        assert holders == {request.request_id for request in self.running}, "a block has the wrong owner"
+        owners = self.kv_cache.get_owners()
+        assert owners == {request.request_id for request in self.running}, "a block has the wrong owner"
         under_way = [session.turn for session in self.sessions if session.turn is not None]
         assert all(self.requests.get(turn.request_id) is turn for turn in under_way), "a turn is lost"
         self.sessions.check()

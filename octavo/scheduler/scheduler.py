@@ -15,8 +15,8 @@ from itertools import chain, takewhile
 
 from octavo.config import SchedulerConfig
 from octavo.errors import ConfigError
-from octavo.kv_cache.coordinator import CacheHit
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
+from octavo.kv_cache.request_blocks import CacheHit
 from octavo.scheduler.budget import StepBudget
 from octavo.scheduler.constraint import Constraint, StatelessConstraint, create_constraints
 from octavo.scheduler.request import Request, RequestStatus
@@ -26,6 +26,7 @@ from octavo.scheduler.update import PlannedStep, take_in
 from octavo.types.observer import NOBODY, Observer
 from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs, Rejection
 from octavo.types.requests import EngineCoreRequest
+from octavo.types.sampling import INVALID_TOKEN_ID
 from octavo.types.steps import BlockIds, ModelRunnerOutput, PauseState, SchedulerOutput
 
 
@@ -62,7 +63,7 @@ class Scheduler:
             budget.first_tenant = first.tenant
         self._schedule_running(budget)
         if num_seated and not budget.is_short:  # memory is short: admit nobody on top of a preemption
-            self._schedule_waiting(budget)
+            self._schedule_waiting(budget, first)
         return self._make_output(budget)
 
     def _schedule_running(self, budget: StepBudget) -> None:
@@ -84,7 +85,7 @@ class Scheduler:
             self._commit(request, start, count, budget)
             budget.take_running(request, start, count, block_ids)
 
-    def _schedule_waiting(self, budget: StepBudget) -> None:
+    def _schedule_waiting(self, budget: StepBudget, first: Request | None) -> None:
         passed_over: list[Request] = []
         while (
             self.table.free_rows
@@ -96,7 +97,9 @@ class Scheduler:
                 break  # preempted with a token on its way: it comes back with that, and before anyone begins
             hit = self.kv_cache.get_computed_blocks(request)
             count = self._share(request, hit.num_tokens, budget)
-            if count == 0 and not budget.stopped:
+            # Another request computes in this step what this one would: the next step finds it in the cache.
+            waits = 0 < count <= hit.num_coming_tokens and request is not first
+            if waits or (count == 0 and not budget.stopped):
                 passed_over.append(queue.pop_request())
                 continue
             if count == 0 or not self._can_admit(request, hit):
@@ -156,6 +159,7 @@ class Scheduler:
         victims = list(takewhile(partial(self.table.policy.displaces, request), reversed(self.running)))
         if not victims or request.num_in_flight_tokens:
             return None
+        self.kv_cache.give_back_skipped_blocks()
         hit = self.kv_cache.get_computed_blocks(request)
         if self._share(request, hit.num_tokens, self._make_budget(num_seated=1)) == 0:
             return None
@@ -184,12 +188,14 @@ class Scheduler:
             kv_cache_block_copies=self.kv_cache.take_block_copies(),
             new_block_ids_to_zero=self.kv_cache.take_blocks_to_zero() or None,
         )
+        step = PlannedStep(output, budget.scheduled, self._num_steps)
+        self.kv_cache.start_step(step.number)
         self.table.finished_req_ids, self.table.preempted_req_ids = set(), set()
         for share in budget.scheduled:
             share.put_in_flight()
         self._num_steps += 1
         self.table.observer.step_planned(output)
-        return PlannedStep(output, budget.scheduled)
+        return step
 
     def _num_common_prefix_blocks(self) -> list[int]:
         if not self.running or not self.config.enable_cascade_attention:
@@ -199,10 +205,12 @@ class Scheduler:
     # ------------------------------------------------------------------------------------- taking results in
 
     def update_from_output(self, step: PlannedStep, result: ModelRunnerOutput) -> EngineCoreOutputs:
-        """Take in the results of `step`, the oldest step in flight: new tokens, ends, blocks whose content
-        may be shared from now on.
-        """
+        """Take in the results of `step`, the oldest step in flight: new tokens, and requests that end."""
         any_stopped = False
+        sampled = result.sampled_token_ids
+        self._restart(
+            self.kv_cache.finish_step(step.number, lambda req_id: INVALID_TOKEN_ID in sampled.get(req_id, ()))
+        )
         for share in step.shares:
             if share.is_void:
                 continue  # it ended while the step ran
@@ -235,14 +243,26 @@ class Scheduler:
         ended before stay as they are, and other requests go on.
         """
         ids = [share.request.request_id for share in step.shares if not share.is_void]
+        readers = self.kv_cache.fail_steps()
         self.table.outputs += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
+        self._restart(request_id for request_id in readers if request_id in self.requests)
 
     def fail_all(self, reason: str) -> None:
         """End every request with an error: a step could not be planned, so that no request's state can be
         trusted. Idle sessions are in no plan, and go on.
         """
+        self.kv_cache.fail_steps()
         ids = list(self.requests)
         self.table.outputs += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
+
+    def _restart(self, request_ids: Iterable[str]) -> None:
+        """Let running requests begin again: what they found in the prefix cache was never written."""
+        requests = [self.requests[request_id] for request_id in request_ids]
+        for request in sorted(requests, reverse=True):  # so that they wait in their order
+            self.running.remove(request)
+            self.running.append(request)
+            self.table.preempt(request)
+            request.restart()
 
     def fail_overdue(self, request_id: str, deadline_s: float) -> None:
         """End a request that has missed its deadline with an error. It may have ended already."""

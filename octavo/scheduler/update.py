@@ -25,6 +25,7 @@ class ScheduledShare(msgspec.Struct, frozen=True):
     request: Request
     num_tokens: int  # that the step runs, drafts included
     num_drafts: int = 0  # the last of them
+    num_restarts: int = 0  # of the request, when the step was planned
 
     def put_in_flight(self) -> None:
         """The step is about to run: count what it computes as computed, and the token it will sample as a
@@ -39,8 +40,10 @@ class ScheduledShare(msgspec.Struct, frozen=True):
 
     @property
     def is_void(self) -> bool:
-        """Whether the request has ended since the step was planned, so that its results are of no use."""
-        return self.request.status.is_finished
+        """Whether the request has ended or restarted since the step was planned, so that its results are of no
+        use.
+        """
+        return self.request.status.is_finished or self.request.num_restarts != self.num_restarts
 
 
 class PlannedStep(NamedTuple):
@@ -48,6 +51,7 @@ class PlannedStep(NamedTuple):
 
     output: SchedulerOutput
     shares: list[ScheduledShare]  # empty once the results have been taken in
+    number: int = 0  # steps are numbered in the order of their plans
 
 
 def take_in(share: ScheduledShare, result: ModelRunnerOutput) -> EngineCoreOutput | None:

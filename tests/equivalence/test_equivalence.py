@@ -14,15 +14,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.request_table import RequestTable
+from octavo.scheduler.scheduler import Scheduler
+from octavo.scheduler.update import PlannedStep
 from octavo.types.outputs import EngineCoreOutputs
 from tests.equivalence.drafts import Drafts, install
 from tests.native import BACKENDS
 from tests.tiny_gemma3 import write_tiny_gemma3
+from tests.tiny_model import write_tiny_model
 
 NUM_REQUESTS = 16
 COMMON = "In the beginning there was a prompt, and many began the same way: "
@@ -178,6 +182,36 @@ def test_a_prefix_that_all_running_requests_share_leaves_no_trace(tiny_model: Pa
     assert max(lengths) >= 8, "eight blocks of 16 tokens are a chunk of the native backend"
 
 
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 64}, {"pipeline_depth": 2}], ids=str)
+def test_prompts_that_arrive_together_are_shared_without_a_trace(
+    settings: dict[str, Any], model: Path, backend: str
+) -> None:
+    prompt = COMMON * 4 + "who was first?"
+    params = [msgspec.structs.replace(each, max_tokens=12) for _, each in _requests()[:4]]
+    requests = [(prompt, each) for each in params] + [(COMMON * 4 + "and who else?", params[3])]
+    expected = [_run(_engine(model, backend, threads=1), [request])[0] for request in requests]
+    llm = _engine(model, backend, **settings)
+    with _counted_tokens() as counts:
+        assert _run(llm, requests) == expected
+    num_alone = sum(len(llm.get_tokenizer().encode(each)) + 11 for each, _ in requests)
+    assert sum(counts) < num_alone / 2
+
+
+def test_n_answers_compute_their_prompt_once(tmp_path: Path, backend: str) -> None:
+    model = write_tiny_model(tmp_path, context=2048)
+    prompt = {"prompt_token_ids": [5 + number * 7 % 60 for number in range(2000)]}
+    answers, totals = [], []
+    for n in (1, 4):
+        llm = _engine(model, backend)
+        params = SamplingParams(n=n, temperature=0.9, seed=3, max_tokens=1, ignore_eos=True)
+        with _counted_tokens() as counts:
+            (output,) = llm.generate(prompt, params, use_tqdm=False)
+        answers.append(output.outputs)
+        totals.append(sum(counts))
+    assert answers[1][0] == answers[0][0]
+    assert totals == [2000, 2003]
+
+
 def test_prefix_hits_happen_where_they_are_compared(tiny_model: Path, backend: str) -> None:
     llm = _engine(tiny_model, backend)
     prompt, params = _requests()[5]
@@ -244,6 +278,22 @@ def _counted_preemptions() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RequestTable, "preempt", counting)
         yield preempted
+
+
+@contextmanager
+def _counted_tokens() -> Iterator[list[int]]:
+    """How many tokens each step runs meanwhile."""
+    counts: list[int] = []
+    original = Scheduler.schedule
+
+    def noting(self: Scheduler) -> PlannedStep:
+        step = original(self)
+        counts.append(step.output.total_num_scheduled_tokens)
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scheduler, "schedule", noting)
+        yield counts
 
 
 @contextmanager

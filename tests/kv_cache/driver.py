@@ -68,6 +68,9 @@ def run(manager: KVCacheManager, request: Request) -> None:
     manager.check()
     manager.take_blocks_to_zero()
     manager.take_block_copies()
+    manager.start_step(0)
+    manager.check()
+    assert manager.finish_step(0, lambda request_id: False) == []
     manager.cache_blocks(request, request.num_computed_tokens)
     manager.check()
 
@@ -94,7 +97,7 @@ def num_cached(manager: KVCacheManager, prompt: list[int], **fields: object) -> 
 
 def table_of(manager: KVCacheManager, request: Request, group_id: int = 0) -> list[KVCacheBlock]:
     """The request's table in a group."""
-    return manager._held[request.request_id].tables[group_id]
+    return manager._blocks_of[request.request_id].tables[group_id]
 
 
 def ids_of(manager: KVCacheManager, request: Request, group_id: int = 0) -> list[int]:

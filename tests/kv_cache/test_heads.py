@@ -124,16 +124,18 @@ def test_a_request_that_leaves_before_its_copy_is_made_wants_none() -> None:
     assert num_cached(manager, [1, 2, 51]) == 2
 
 
-def test_tokens_whose_kv_is_not_known_to_be_good_are_not_found() -> None:
+@pytest.mark.parametrize("num_run", [1, 2, 5])
+def test_what_a_step_was_to_write_is_not_found_once_it_has_failed(num_run: int) -> None:
     manager = make_manager(20)
-    for known in (0, 2, 5):
-        request = a_request([known, *range(10, 17)])
-        hit = manager.get_computed_blocks(request)
-        manager.allocate_slots(request, 8, hit)
-        manager.take_block_copies()
-        manager.free(request, known)
-        manager.check()
-        assert num_cached(manager, request.token_ids) == known
+    request = a_request(list(range(10, 18)))
+    start(manager, request, num_run)
+    assert manager.allocate_slots(request, 8 - num_run) is not None
+    manager.start_step(1)
+    manager.free(request, num_run)  # it is preempted, and the step runs all the same
+    assert num_cached(manager, request.token_ids) == 7
+    assert manager.fail_steps() == []
+    assert num_cached(manager, request.token_ids) == num_run // 4 * 4
+    manager.check()
 
 
 def test_a_tail_that_is_found_already_is_not_kept_twice() -> None:
@@ -213,7 +215,7 @@ def test_a_copy_that_is_still_to_be_made_is_no_request_that_shares() -> None:
     assert manager.get_num_common_prefix_blocks(requests[0], 3) == [1]
 
 
-def test_what_was_to_be_copied_is_not_found_before_a_step_has_made_the_copy() -> None:
+def test_what_was_to_be_copied_is_not_found_once_the_step_that_makes_the_copy_has_failed() -> None:
     manager = make_manager(1 + 6)
     prompt = [1, 2, 3, 4, 5, 6]
     assert ask(manager, prompt) == 0
@@ -221,10 +223,13 @@ def test_what_was_to_be_copied_is_not_found_before_a_step_has_made_the_copy() ->
     hit = manager.get_computed_blocks(request)
     assert hit.num_tokens == 6
     assert manager.allocate_slots(request, 1, hit) is not None
-    assert len(manager.take_block_copies()) == 1  # the step is planned
+    assert len(manager.take_block_copies()) == 1
+    manager.start_step(1)
     others = a_request([9] * 16)
     assert start(manager, others) is not None  # and the block to copy from is given to others
     manager.free(request, hit.num_tokens)  # an abort: the step has not run, and it may fail
     manager.free(others)
+    assert num_cached(manager, [*prompt, 8]) == 6
+    assert manager.fail_steps() == []
     assert manager.get_computed_blocks(a_request([*prompt, 8])).num_tokens == 4
     manager.check()

@@ -131,8 +131,8 @@ def test_a_window_gives_back_even_where_there_is_too_little_for_more() -> None:
     manager = make_manager(6, kinds=["window"], reach=2, max_chunk=8)
     request = a_request(list(range(16)))
     start(manager, request, 8)
-    other = a_request(list(range(50, 62)))
-    start(manager, other)
+    for first in (50, 60, 70):
+        start(manager, a_request(list(range(first, first + 4))))
     assert manager.usage == 1
     assert manager.allocate_slots(request, 8) is None
     assert ids_of(manager, request)[0] == 0

@@ -12,14 +12,14 @@ from octavo.kv_cache.hashing import BlockHash
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.request import Request
 from octavo.types.params import SamplingParams
-from tests.kv_cache.driver import a_request, generate, make_manager, start, table_of
+from tests.kv_cache.driver import a_request, generate, make_manager, num_cached, start, table_of
 
 # ------------------------------------------------------------------------------------------------------- hits
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4, 16])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33])
-def test_an_exact_resend_of_what_runs_hits_its_full_blocks_but_never_the_last_token(
+def test_an_exact_resend_of_what_runs_hits_everything_but_the_last_token(
     block_size: int, length: int
 ) -> None:
     manager = make_manager(100, block_size)
@@ -27,14 +27,14 @@ def test_an_exact_resend_of_what_runs_hits_its_full_blocks_but_never_the_last_to
     assert start(manager, a_request(prompt)) is not None
     again = start(manager, a_request(prompt))
     assert again is not None
-    assert again[0] == min(length // block_size * block_size, length - 1)
+    assert again[0] == length - 1
 
 
-def test_a_longer_prompt_hits_every_full_block_of_the_shorter_one() -> None:
+def test_a_longer_prompt_hits_the_whole_of_the_shorter_one() -> None:
     manager = make_manager(100)
     _, first_ids = start(manager, a_request(list(range(10))))
     num_hit, block_ids = start(manager, a_request([*range(10), 50, 51]))
-    assert num_hit == 8
+    assert num_hit == 10
     assert block_ids[:2] == first_ids[:2]
     assert block_ids[2] not in first_ids
 
@@ -56,15 +56,27 @@ def test_generated_tokens_are_hit_like_prompt_tokens() -> None:
     assert start(manager, a_request([*request.token_ids, 99]))[0] == 8
 
 
-def test_blocks_are_found_only_once_their_tokens_are_computed() -> None:
+def test_full_blocks_are_found_as_soon_as_their_step_is_planned() -> None:
     manager = make_manager(100)
     prompt = list(range(16))
     first = a_request(prompt)
     hit = manager.get_computed_blocks(first)
-    manager.allocate_slots(first, 16, hit)
-    assert manager.get_computed_blocks(a_request(prompt)).num_tokens == 0
-    manager.cache_blocks(first, 9)
+    manager.allocate_slots(first, 11, hit)
     assert manager.get_computed_blocks(a_request(prompt)).num_tokens == 8
+
+
+def test_tokens_that_are_not_known_when_their_step_is_planned_are_found_once_they_are_computed() -> None:
+    manager = make_manager(100)
+    request = a_request([1, 2, 3])
+    start(manager, request)
+    manager.allocate_slots(request, 1)
+    manager.start_step(1)
+    request.num_computed_tokens = 4
+    manager.allocate_slots(request, 1)  # it was not known yet what the fourth token is
+    request.token_ids.append(4)
+    assert num_cached(manager, [1, 2, 3, 4, 5]) == 3
+    manager.cache_blocks(request, 4)
+    assert num_cached(manager, [1, 2, 3, 4, 5]) == 4
 
 
 def test_the_same_block_after_another_beginning_is_no_hit() -> None:
@@ -170,7 +182,7 @@ def test_outputs_stay_right_when_digests_collide(monkeypatch: pytest.MonkeyPatch
         _, block_ids = start(manager, a_request(prompt))
         for index, block_id in enumerate(block_ids[:2]):
             lies_in[block_id] = prompt[: 4 * (index + 1)]
-    assert start(manager, a_request([0, 1, 2, 3, 0, 5, 6, 7, 0, 9]))[0] == 8
+    assert start(manager, a_request([0, 1, 2, 3, 0, 5, 6, 7, 0, 9]))[0] == 9
 
 
 # ------------------------------------------------------------------------------------------------- allocation
@@ -207,7 +219,7 @@ def test_an_allocation_that_does_not_fit_changes_nothing(num_groups: int) -> Non
     assert start(manager, a_request([9] * 5)) is None
     assert list(manager.pool.free_block_queue) == free
     manager.check()
-    assert manager.get_holders() == {one.request_id, other.request_id}
+    assert manager.get_owners() == {one.request_id, other.request_id}
 
 
 def test_a_hit_that_lies_in_free_blocks_counts_against_the_free_blocks() -> None:
@@ -297,7 +309,7 @@ def test_a_waiting_request_that_was_hashed_before_a_reset_hits_what_came_after_i
 
 
 def lose_a_request(manager: KVCacheManager, request: Request) -> None:
-    del manager._held[request.request_id]
+    del manager._blocks_of[request.request_id]
 
 
 def hold_a_block_twice(manager: KVCacheManager, request: Request) -> None:
@@ -332,7 +344,7 @@ def copy_what_is_not_held(manager: KVCacheManager, request: Request) -> None:
     [
         (lose_a_request, "should have 0 references"),
         (hold_a_block_twice, "should have 2 references"),
-        (lose_a_block, "2 blocks are held, not 3"),
+        (lose_a_block, "the tables have 2 blocks, not 3"),
         (shorten_a_table, "tables differ in length"),
         (promise_too_much, "promised blocks do not add up"),
         (copy_for_nobody, "copies are made for requests that do not run"),

@@ -299,7 +299,7 @@ def keep_a_stale_prefix(pool: BlockPool, block: KVCacheBlock) -> None:
         (hide_a_prefix, "cached but cannot be found"),
         (forget_a_child, "not among its siblings"),
         (keep_a_stale_entry, "blocks that do not hold it"),
-        (move_to_another_group, "cached, but not as that"),
+        (move_to_another_group, "not listed under its prefix"),
         (miscount_the_groups, "miscounts its groups"),
         (mix_up_siblings, "siblings are out of order"),
         (keep_a_stale_prefix, "prefixes without blocks are found"),

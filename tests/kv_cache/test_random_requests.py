@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -17,7 +16,7 @@ from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.request import Request
 from octavo.types.requests import MediaSpan
 from octavo.types.steps import BlockIds
-from tests.fake_groups import GARBAGE, ZERO, Memory, make_fake_group
+from tests.fake_groups import GARBAGE, ZERO, Memory, Share, make_fake_group
 from tests.fakes import EMPTY_PREFIX, MAX_ENCODER_TOKENS, extend_prefix, make_kv_config
 from tests.kv_cache.driver import a_request
 from tests.seeds import Search
@@ -34,10 +33,24 @@ class Row:
     prefixes: list[int]
     tables: list[list[int]]  # the worker's, which only grow
     num_run: int = 0  # tokens that have been computed
+    is_void: bool = False
 
     @property
     def req_id(self) -> str:
         return self.request.request_id
+
+
+Part = tuple[Row, int, int, BlockIds]  # what a step runs of a row: from, up to, the blocks added before
+
+
+@dataclass
+class Plan:
+    """A step."""
+
+    step: int
+    zeroed: list[int]
+    copies: list[tuple[int, int]]
+    parts: list[Part]
 
 
 class World:
@@ -58,14 +71,15 @@ class World:
         self.groups = [make_fake_group(group.spec) for group in config.groups]
         self.kv: Memory = [[GARBAGE] * block_size for _ in range(config.num_blocks)]
         self.rows: list[Row] = []
-        self.steps: deque[Callable[[], None]] = deque()  # planned, and not run yet
-        self.num_hits = self.num_copies = 0
+        self.steps: deque[Plan] = deque()  # planned, and not run yet
+        self.num_hits = self.num_copies = self.num_steps = 0
+        self.num_shared = 0  # requests that hit what a step has yet to write
 
     def run(self) -> None:
         for _ in range(60):
             self.plan_step()
             while len(self.steps) > self.depth:
-                self.steps.popleft()()
+                self.run_step(self.steps.popleft())
             self.manager.check()
             if self.rng.random() < 0.3 and self.rows:
                 self.leave(self.rng.choice(self.rows))
@@ -76,7 +90,7 @@ class World:
         assert self.manager.usage == 0
 
     def plan_step(self) -> None:
-        parts = []
+        parts: list[Part] = []
         for row in list(self.rows):
             while row in self.rows:
                 part = self.go_on(row)
@@ -85,13 +99,19 @@ class World:
                     break
                 self.leave(self.rows[-1])
         if self.rng.random() < 0.5:
-            parts += self.admit()
+            prompt = self.a_prompt()
+            for _ in range(self.rng.choice([1, 1, 2, 3])):
+                parts += self.admit(prompt)
+        for row, _, stop, _ in parts:
+            row.request.num_computed_tokens = stop
         zeroed, copies = self.manager.take_blocks_to_zero(), self.manager.take_block_copies()
         self.num_copies += len(copies)
-        self.steps.append(lambda: self.run_step(zeroed, copies, parts))
+        self.manager.start_step(self.num_steps)
+        self.steps.append(Plan(self.num_steps, zeroed, copies, parts))
+        self.num_steps += 1
 
-    def admit(self) -> list[tuple[Row, int, int, BlockIds]]:
-        request = self.a_request()
+    def admit(self, prompt: list[int]) -> list[Part]:
+        request = self.a_request(prompt)
         hit = self.manager.get_computed_blocks(request)
         left = request.num_tokens - hit.num_tokens
         assert left > 0
@@ -99,10 +119,10 @@ class World:
             assert self.rows, "a request that runs alone does not fit"
             return []
         self.num_hits += hit.num_tokens > 0
+        self.num_shared += any(block in self.manager._writes._of_block for block in hit.get_all_blocks())
         start, count = hit.num_tokens, self.rng.randint(1, min(left, self.max_chunk))
         block_ids = self.manager.allocate_slots(request, count, hit)
         assert block_ids is not None
-        request.num_computed_tokens = start + count
         self.rows.append(Row(request, self.prefixes_of(request), [[] for _ in self.groups], num_run=start))
         return [(self.rows[-1], start, start + count, block_ids)]
 
@@ -117,7 +137,6 @@ class World:
         block_ids = self.manager.allocate_slots(request, count)
         if block_ids is None:
             return None
-        request.num_computed_tokens += count
         return start, start + count, block_ids
 
     def leave(self, row: Row) -> None:
@@ -126,30 +145,32 @@ class World:
         self.manager.free(row.request, self.rng.choice([0, row.num_run, row.num_run]))
         self.manager.check()
 
-    def run_step(
-        self,
-        zeroed: list[int],
-        copies: list[tuple[int, int]],
-        parts: list[tuple[Row, int, int, BlockIds]],
-    ) -> None:
-        for block_id in zeroed:
+    def run_step(self, plan: Plan) -> None:
+        for block_id in plan.zeroed:
             self.kv[block_id] = [ZERO] * len(self.kv[block_id])
-        for source, target in copies:
+        for source, target in plan.copies:
             self.kv[target] = list(self.kv[source])
-        for row, start, stop, block_ids in parts:
-            for group, table, new_ids in zip(self.groups, row.tables, block_ids, strict=True):
+        for row, _, _, block_ids in plan.parts:
+            for table, new_ids in zip(row.tables, block_ids, strict=True):
                 table += new_ids
-                if start < stop:
-                    assert 0 not in [table[index] for index in group.written(start, stop, len(table))]
-                    group.forward(self.kv, row, table, start, stop)
+        parts = [(row, start, stop) for row, start, stop, _ in plan.parts if start < stop]
+        for number, group in enumerate(self.groups):
+            shares = [Share(row, row.tables[number], start, stop) for row, start, stop in parts]
+            for _, table, start, stop in shares:
+                assert 0 not in [table[index] for index in group.written(start, stop, len(table))]
+            group.forward(self.kv, shares)
+        assert self.manager.finish_step(plan.step, lambda request_id: False) == []
+        for row, _, stop, _ in plan.parts:
             row.num_run = stop
             if row in self.rows:
                 self.manager.cache_blocks(row.request, stop)
 
-    def a_request(self) -> Request:
-        rng = self.rng
-        length = rng.randint(1, min(self.manager.max_num_tokens - 1, 24))
-        tokens = [rng.choice([1, 1, 1, 2]) for _ in range(length)]
+    def a_prompt(self) -> list[int]:
+        length = self.rng.randint(1, min(self.manager.max_num_tokens - 1, 24))
+        return [self.rng.choice([1, 1, 1, 2]) for _ in range(length)]
+
+    def a_request(self, tokens: list[int]) -> Request:
+        rng, length = self.rng, len(tokens)
         fields: dict[str, object] = {}
         if rng.random() < 0.2:
             fields["cache_salt"] = "salt"
@@ -171,7 +192,7 @@ class World:
 
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_every_token_sees_its_own_context_in_caches_of_all_kinds(part: int, search: Search) -> None:
-    num_hits = num_copies = 0
+    num_hits = num_copies = num_shared = 0
     seeds = search.seeds(usual=100, large=1000, part=part, num_parts=NUM_PARTS)
     for seed in seeds:
         world = World(random.Random(seed))
@@ -181,5 +202,7 @@ def test_every_token_sees_its_own_context_in_caches_of_all_kinds(part: int, sear
             raise AssertionError(f"the world of seed {seed} broke") from error
         num_hits += world.num_hits
         num_copies += world.num_copies
+        num_shared += world.num_shared
     assert num_hits > len(seeds)
     assert num_copies > len(seeds) // 2
+    assert num_shared > len(seeds) // 2

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from octavo.kv_cache.planned_writes import FailedWrites
+from octavo.kv_cache.request_blocks import CacheHit
 from octavo.scheduler.request import Request
 from octavo.scheduler.scheduler import Scheduler
 from octavo.types.outputs import EngineCoreOutput, FinishReason
@@ -148,6 +150,39 @@ class Record:
         self.turn = Turn(request, *generate_after(context, request, self.max_model_len))
 
 
+class Sharing:
+    """Watches requests that share what a step has yet to write."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.may_wait: set[str] = set()  # for what another request computes in this step
+        self.restarted: set[str] = set()  # in the step before, because what they had hit was garbage
+        self._now_restarted: set[str] = set()
+        self.num_waits = self.num_restarts = self.num_early_hits = 0
+        self._kv_cache = scheduler.kv_cache
+        self._get_computed_blocks = self._kv_cache.get_computed_blocks
+        self._forget = self._kv_cache._forget
+        self._kv_cache.get_computed_blocks = self.get_computed_blocks
+        self._kv_cache._forget = self.forget
+
+    def begin_step(self) -> None:
+        self.may_wait.clear()
+        self.restarted, self._now_restarted = self._now_restarted, set()
+
+    def get_computed_blocks(self, request: Request) -> CacheHit:
+        hit = self._get_computed_blocks(request)
+        if hit.num_coming_tokens:
+            self.num_waits += 1
+            self.may_wait.add(request.request_id)
+        self.num_early_hits += self._kv_cache._writes.are_in_plan(hit.get_all_blocks(), hit.num_tokens)
+        return hit
+
+    def forget(self, failed: FailedWrites) -> list[str]:
+        restarted = self._forget(failed)
+        self.num_restarts += len(restarted)
+        self._now_restarted.update(restarted)
+        return restarted
+
+
 class World:
     """One engine on a fake executor, and the random events that befall it.
 
@@ -170,7 +205,9 @@ class World:
         self.scheduler = self.make_scheduler()
         self.core = make_core_of(self.scheduler, clock=lambda: self.now)
         self.executor: FakeExecutor = self.core.executor.runner
+        self.sharing = Sharing(self.scheduler)
         self.stems = [[rng.randrange(1, 9) for _ in range(16)] for _ in range(2)]
+        self.popular = self.stems[0][: rng.randint(1, 16)]  # a prompt that many ask, perhaps in the same step
         self.records: dict[str, Record] = {}  # by the id of the request, or of the session
         self.record_of: dict[str, Record] = {}  # by the id of the request, or of the turn
         self.rejected: set[str] = set()  # ids of requests that were rejected and are not heard of yet
@@ -244,7 +281,7 @@ class World:
                 self.go_on(name, record)
         if self.happens("reset the prefix cache", 0.03):
             self.reset_prefix_cache()
-        if self.happens("fail", 0.01):
+        if self.happens("fail", 0.02):
             self.executor.fails_in = rng.choice(["forward", "sample"])
         if self.has_constraint:
             vetoes = self.happens("veto", 1.0)
@@ -276,6 +313,8 @@ class World:
 
     def make_prompt(self, most: int) -> list[int]:
         rng = self.rng
+        if rng.random() < 0.25:
+            return self.popular[:most]
         stem = rng.choice(self.stems)[: rng.randint(0, 8)]
         tail = [rng.randrange(1, 9) for _ in range(rng.choice([0, 1, 1, 2, 5]))]
         return (stem + tail)[: rng.choice([most, -(-most // 2)])] or [7]
@@ -311,7 +350,7 @@ class World:
         """Perhaps the logits are no numbers after so many tokens, or after some other number of them."""
         most = self.scheduler.max_model_len - 1
         self.executor.invalid -= {(request.request_id, length) for length in range(most + 1)}
-        if self.rng.random() < 0.03:
+        if self.rng.random() < 0.06:
             self.executor.invalid.add(
                 (request.request_id, self.rng.choice([length, self.rng.randint(1, most)]))
             )
@@ -388,6 +427,7 @@ class World:
         running = list(self.scheduler.running)
         failing = self.executor.fails_in is not None
         num_plans = len(self.executor.outputs)
+        self.sharing.begin_step()
         outputs = self.core.step().outputs
         self.plans = self.executor.outputs[num_plans:]
         self.failed |= failing and self.executor.fails_in is None
@@ -429,7 +469,7 @@ class World:
     def check_admissions(self) -> None:
         """Nobody was let in before somebody who was due earlier and whom no constraint held back."""
         for plan in self.plans:
-            if self.policy != "fair" and not self.was_reset:
+            if self.policy != "fair" and not self.was_reset and not self.sharing.restarted:
                 assert not (plan.scheduled_new_reqs and plan.preempted_req_ids)
             if not self.scheduler.config.enable_chunked_prefill:
                 for request in plan.scheduled_new_reqs:
@@ -447,7 +487,9 @@ class World:
         left = [
             request.order
             for request in waiting
-            if request.request_id not in self.constraint.vetoed and "." not in request.request_id
+            if request.request_id not in self.constraint.vetoed | self.sharing.may_wait
+            and request.num_restarts == 0
+            and "." not in request.request_id
         ]
         assert not admitted or not left or admitted[-1] < min(left), (
             "somebody was let in before an earlier one"
