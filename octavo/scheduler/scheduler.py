@@ -231,11 +231,12 @@ class Scheduler:
         return self.take_outputs(step)
 
     def _take_drafts(self, request: Request, result: ModelRunnerOutput) -> None:
-        """Keep the guesses of what follows the request's last token, unless a step that goes on from it is in
-        flight already. A recurrent state cannot be taken back to where drafts were rejected.
+        """Keep the guesses of what follows the last token of a request that runs, unless a step that goes on
+        from it is in flight already. A recurrent state cannot be taken back to where drafts were rejected.
         """
         drafts = result.draft_token_ids.get(request.request_id)
-        if drafts and not request.num_in_flight_tokens and not self.kv_cache.coordinator.holds_states:
+        goes_on = request.row >= 0 and not request.num_in_flight_tokens
+        if drafts and goes_on and not self.kv_cache.coordinator.holds_states:
             request.spec_token_ids = drafts
 
     def fail_step(self, step: PlannedStep, reason: str) -> None:

@@ -45,17 +45,3 @@ def attend_with(device: Any, layer: AttentionLayer, caches: KVCaches, rope: Rope
         return out.copy()
 
     return attend
-
-
-def positions_of(metadata: CommonAttentionMetadata) -> np.ndarray:
-    """[T] int64: the position of each token, which follows those that its request has computed before."""
-    counts = np.diff(metadata.query_start_loc)
-    starts = metadata.seq_lens - counts - metadata.query_start_loc[:-1]
-    return np.arange(counts.sum()) + np.repeat(starts, counts)
-
-
-def make_attend(
-    device: Any, layer: AttentionLayer, kv_type: KVType, block_size: int = 16, rope: Rope | None = None
-) -> Attend:
-    """A program of one layer, on a cache of its own; with `rope` it turns q and k."""
-    return attend_with(device, layer, make_caches(layer, kv_type, block_size), rope)
