@@ -6,8 +6,8 @@ import pytest
 
 from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
-from octavo.kv_cache.request_blocks import CacheHit
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
+from octavo.kv_cache.request_blocks import CacheHit
 from octavo.scheduler.constraint import create_constraints
 from octavo.scheduler.request import Request
 from tests.fakes import (
