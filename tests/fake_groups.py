@@ -62,8 +62,8 @@ class FakeGroup:
         return range(start // self.block_size, -(-stop // self.block_size))
 
     def may_share(self, index: int, stop: int) -> bool:
-        """Whether a step up to `stop` may write to entry `index` of a table while other requests have the block:
-        only if it fills the block, so that nobody writes there again.
+        """Whether a step up to `stop` may write to entry `index` of a table while other requests have the
+        block: only if it fills the block, so that nobody writes there again.
         """
         return (index + 1) * self.block_size <= stop
 

@@ -35,6 +35,10 @@ class KVCacheCoordinator:
         for group_id, group in enumerate(config.groups):
             group_ids.setdefault(group.spec, []).append(group_id)
         self.managers = [MANAGERS[type(spec)](spec, tuple(ids)) for spec, ids in group_ids.items()]
+        # Whether any group keeps recurrent states. Then hits end with a block, and steps should too.
+        self.holds_states = any(manager.holds_states for manager in self.managers)
+        # Whether any group keeps the KV of another input, which an encoder has read.
+        self.sees_encoder = not all(manager.follows_tokens for manager in self.managers)
         self._keeping = [manager for manager in self.managers if manager.keeps_all_blocks]
         self._trimming = [manager for manager in self.managers if not manager.keeps_all_blocks]
         num_cached_groups = sum(len(manager.group_ids) for manager in self.managers if manager.follows_tokens)
@@ -43,16 +47,6 @@ class KVCacheCoordinator:
         self._retention = Retention(retention_interval, self.block_size)
         self._not_cached = CachedPrefix(BlockHash(NO_DIGEST, b"", b""), NO_PREFIX, NO_PREFIX, self.num_groups)
         self._blocks_to_zero: list[int] = []
-
-    @property
-    def holds_states(self) -> bool:
-        """Whether any group keeps recurrent states. Then hits end with a block, and steps should too."""
-        return any(manager.holds_states for manager in self.managers)
-
-    @property
-    def sees_encoder(self) -> bool:
-        """Whether any group keeps the KV of another input, which an encoder has read."""
-        return not all(manager.follows_tokens for manager in self.managers)
 
     # ------------------------------------------------------------------------------------------------- hits
 
@@ -254,7 +248,7 @@ class KVCacheCoordinator:
         return counts
 
     def check(self, blocks: RequestBlocks) -> Iterator[KVCacheBlock]:
-        """Every block in the request's tables. Raises AssertionError where the counts contradict the tables."""
+        """Every block in the request's tables. Raises AssertionError where a count contradicts the tables."""
         num_entries = blocks.num_slots // self.block_size
         for manager, num_skipped in zip(self.managers, blocks.num_skipped, strict=True):
             for group_id in manager.group_ids:

@@ -67,7 +67,7 @@ class KVCacheManager:
         wanted.
 
         The hit consists of whole blocks and, if a copy can be afforded, of the first tokens of one more block
-        that is not full or goes on differently. Appends to the request's `block_hashes`; changes nothing else.
+        that is not full or goes on differently. Appends to the request's `block_hashes`, and changes nothing.
         """
         if request.skip_reading_prefix_cache or not self._is_cached(request):
             return self._no_hit
@@ -143,7 +143,7 @@ class KVCacheManager:
             self._give_back_skipped_blocks(blocks)
 
     def take_block_copies(self) -> list[tuple[int, int]]:
-        """The copies (from, to) that the planned step must begin with: those asked for since the last call."""
+        """The copies (from, to) that the planned step begins with: those asked for since the last call."""
         if not self._copies:
             return []
         copies = [copy for copies in self._copies.values() for copy in copies]
@@ -152,7 +152,7 @@ class KVCacheManager:
         return [(source.block_id, destination.block_id) for source, destination in copies]
 
     def take_blocks_to_zero(self) -> list[int]:
-        """The blocks that the planned step must zero before it makes copies: those taken since the last call."""
+        """The blocks that the planned step zeroes before it makes copies: those taken since the last call."""
         return self.coordinator.take_blocks_to_zero()
 
     def start_step(self, step: int) -> None:
@@ -163,7 +163,7 @@ class KVCacheManager:
         self._coming.clear()
         self._writes.start_step(step)
 
-    # --------------------------------------------------------------------------------------- results of a step
+    # -------------------------------------------------------------------------------------- results of a step
 
     def finish_step(self, step: int, is_bad: Callable[[str], bool]) -> list[str]:
         """The oldest step in flight has run. `is_bad` tells for a request id whether the request's part of
@@ -171,11 +171,12 @@ class KVCacheManager:
 
         Returns the ids of other requests that have computed something from garbage and must start again.
         """
-        return self._forget(self._writes.finish_step(step, is_bad))
+        failed = self._writes.finish_step(step, is_bad)
+        return self._forget(failed) if failed.blocks else []
 
     def fail_steps(self) -> list[str]:
-        """The oldest step in flight has failed, or a step could not be planned: all blocks that any step still
-        had to write are forgotten. Returns the ids of requests that rely on such blocks.
+        """The oldest step in flight has failed, or a step could not be planned: forget all blocks that steps
+        still had to write. Returns the ids of the requests that rely on such blocks.
         """
         self._unpublished.clear()
         self._coming.clear()
@@ -303,6 +304,8 @@ class KVCacheManager:
     def _plan_writes(self, blocks: RequestBlocks, start: int, num_tokens: int) -> None:
         """The step that is being planned runs the request's tokens from `start` up to `num_tokens`."""
         request = blocks.request
+        if num_tokens % self.block_size and start >= blocks.num_prompt_tokens:
+            return  # no block is full
         if num_tokens > len(request.token_ids) or not self._is_cached(request):
             return  # a token that is not known yet cannot be found
         if self.coordinator.holds_states:

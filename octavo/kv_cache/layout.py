@@ -14,8 +14,8 @@ MOST_UNUSED = 0.1
 
 
 def group_layers(specs: Sequence[KVCacheSpec | None]) -> tuple[KVCacheGroup, ...]:
-    """Put layers with equal specs into groups of one size, ordered by their first layers. `specs` is by layer;
-    a layer without a spec keeps nothing and is in no group.
+    """Put layers with equal specs into groups of one size, ordered by their first layers. `specs` is by
+    layer; a layer without a spec keeps nothing and is in no group.
 
     A block id stands for one page in each layer of the largest group, so a smaller group leaves pages unused.
     The size is the largest with which no kind of layers leaves more than `MOST_UNUSED` of its pages unused.

@@ -35,6 +35,9 @@ class FailedWrites(NamedTuple):
     readers: list[RequestBlocks]  # requests that computed something from such blocks
 
 
+NO_FAILURE = FailedWrites([], [])
+
+
 class PlannedWrites:
     """The writes of the step that is being planned and of all steps in flight."""
 
@@ -44,8 +47,8 @@ class PlannedWrites:
         self._of_block: dict[KVCacheBlock, PlannedWrite] = {}
 
     def add(self, writer: RequestBlocks, blocks: Sequence[KVCacheBlock], start: int) -> None:
-        """The step that is being planned writes the rest of `blocks`, which were just published: the request's
-        tokens from `start` on.
+        """The step that is being planned writes the rest of `blocks`, which were just published: the
+        request's tokens from `start` on.
         """
         write = PlannedWrite(writer, blocks, start)
         self._plan.append(write)
@@ -60,8 +63,8 @@ class PlannedWrites:
                     write.readers.add(reader)
 
     def are_in_plan(self, blocks: Iterable[KVCacheBlock], num_tokens: int) -> bool:
-        """Whether the step that is being planned writes to any of `blocks` something that belongs to the first
-        `num_tokens` tokens of the sequence. Then the step cannot copy these tokens.
+        """Whether the step that is being planned writes some of the sequence's first `num_tokens` tokens to
+        `blocks`. Then the step cannot copy these tokens.
         """
         writes = map(self._of_block.get, blocks) if self._plan else ()
         return any(write is not None and write.in_plan and write.start < num_tokens for write in writes)
@@ -76,9 +79,12 @@ class PlannedWrites:
 
     def finish_step(self, step: int, is_bad: Callable[[str], bool]) -> FailedWrites:
         """The step has run. `is_bad` tells by request id whose part of it is garbage."""
-        writes = self._in_flight.get(step, [])
-        failed = self._fail([write.writer for write in writes if is_bad(write.writer.request.request_id)])
-        for write in self._in_flight.pop(step, []):
+        if step not in self._in_flight:
+            return NO_FAILURE  # it fills no block, as most steps of few requests
+        writes = self._in_flight[step]
+        bad = [write.writer for write in writes if is_bad(write.writer.request.request_id)]
+        failed = self._fail(bad) if bad else NO_FAILURE
+        for write in self._in_flight.pop(step):
             self._forget(write)
         return failed
 

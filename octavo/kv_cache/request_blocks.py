@@ -1,4 +1,4 @@
-"""`RequestBlocks`: the blocks of one running request. `CacheHit`: the cached blocks that it can begin with."""
+"""`RequestBlocks`: the blocks of a running request. `CacheHit`: the cached blocks that it can begin with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CacheHit(NamedTuple):
     blocks: tuple[list[KVCacheBlock], ...]  # per group, full blocks; the null block where none is needed
     num_tokens: int
     prefix_id: int = NO_PREFIX  # of the full blocks
-    # Per group, a block that begins with the rest of the tokens; empty where the tokens end with a full block.
+    # Per group, a block that begins with the rest of the tokens; empty where a full block ends the hit.
     # The block holds other tokens too, so the request gets a copy of it.
     sources: tuple[KVCacheBlock, ...] = ()
     # A request that would run at most this many tokens after the hit does better to wait for the next step:

@@ -15,7 +15,7 @@ class Retention:
     """
 
     def __init__(self, interval: int | None, block_size: int) -> None:
-        """Keep a window at each multiple of `interval` tokens (0 = at the end of prompts only); None = keep all."""
+        """Keep a window at each multiple of `interval` tokens; 0 = at the end of prompts only, None = all."""
         self.interval = interval
         self.block_size = block_size
 

@@ -208,9 +208,11 @@ class Scheduler:
         """Take in the results of `step`, the oldest step in flight: new tokens, and requests that end."""
         any_stopped = False
         sampled = result.sampled_token_ids
-        self._restart(
-            self.kv_cache.finish_step(step.number, lambda req_id: INVALID_TOKEN_ID in sampled.get(req_id, ()))
+        readers = self.kv_cache.finish_step(
+            step.number, lambda req_id: INVALID_TOKEN_ID in sampled.get(req_id, ())
         )
+        if readers:
+            self._restart(readers)
         for share in step.shares:
             if share.is_void:
                 continue  # it ended while the step ran

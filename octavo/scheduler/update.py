@@ -40,8 +40,8 @@ class ScheduledShare(msgspec.Struct, frozen=True):
 
     @property
     def is_void(self) -> bool:
-        """Whether the request has ended or restarted since the step was planned, so that its results are of no
-        use.
+        """Whether the request has ended or restarted since the step was planned, so that its results are of
+        no use.
         """
         return self.request.status.is_finished or self.request.num_restarts != self.num_restarts
 

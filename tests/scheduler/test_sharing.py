@@ -1,4 +1,4 @@
-"""Requests that arrive together compute their common prefix once, and do not go on with what never was written.
+"""Requests that arrive together compute their common prefix once, and never use what a failed step left.
 
 The fake executor writes the tokens of all rows in a layer before any row reads, and compares every context.
 """
