@@ -163,9 +163,13 @@ class RequestTable:
         wait([future for future in futures if not future.done()], timeout_s, FIRST_COMPLETED)
 
     def _fail_preparation(self, request: Request, error: BaseException) -> None:
-        rejection = Rejection(str(error), error.param) if isinstance(error, RequestError) else None
         request.status = RequestStatus.FINISHED_ERROR
-        request.stop_reason = str(error) if rejection else f"{type(error).__name__}: {error}"
+        request.stop_reason = f"{type(error).__name__}: {error}"
+        rejection = None
+        if isinstance(error, RequestError):
+            request.stop_reason = str(error)
+            if self.sessions.find(request.request_id) is None:  # after a rejection a session would go on
+                rejection = Rejection(str(error), error.param)
         ended = EngineCoreOutput(request.request_id, [], FinishReason.ERROR, request.stop_reason)
         self.outputs.append(msgspec.structs.replace(ended, rejection=rejection))
         self.handle_stopped_request(request)

@@ -107,3 +107,16 @@ def test_a_turn_of_a_session_is_prepared_when_it_begins() -> None:
     assert core.scheduler.requests["second"].status is RequestStatus.WAITING_FOR_PREPARATION
     constraint.preparations["second"].set_result(None)
     assert tokens_of(run_to_end(core)["second"])
+
+
+def test_a_session_ends_with_a_turn_whose_preparation_fails() -> None:
+    core, constraint = make_core("second")
+    core.add_request(make_request("first", [3, 4], session_id="s"))
+    for name in ("second", "third"):
+        core.add_request(make_request(name, [5], session_id="s", continues_session=True))
+    constraint.preparations["second"].set_exception(RequestError("regex is wrong", "regex"))
+    outputs = run_to_end(core)
+    for name in ("second", "third"):
+        (output,) = outputs[name]
+        assert (output.finish_reason, output.rejection) == (FinishReason.ERROR, None)
+        assert "regex is wrong" in output.stop_reason
