@@ -202,14 +202,15 @@ class KVCacheCoordinator:
             for manager in self.managers:
                 if manager.can_cache(index, num_computed_tokens):
                     for group_id in manager.group_ids:
-                        at_index[group_id] = blocks.tables[group_id][index]
+                        at_index[group_id] = block = blocks.tables[group_id][index]
+                        if not block.is_null:
+                            published.append(block)
             parent_digest = block_hashes[index - 1].digest if index else None
             blocks.prefix_id = self.index.publish(
                 block_hashes[index], blocks.prefix_id, parent_digest, at_index
             )
-            published += at_index
         blocks.num_cached_blocks = num_full
-        return [block for block in published if not block.is_null]
+        return published
 
     def cache_tail(self, blocks: RequestBlocks, extra_keys: bytes, token_bytes: bytes) -> list[KVCacheBlock]:
         """Publish the tokens that follow the published full blocks and begin a block that is not full.

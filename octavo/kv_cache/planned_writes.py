@@ -24,7 +24,9 @@ class PlannedWrite:
         self.writer = writer
         self.blocks = blocks
         self.start = start  # the first of the request's tokens that the step runs
-        self.readers: set[RequestBlocks] = set()  # requests that hit these blocks before they were written
+        self.readers: tuple[
+            RequestBlocks, ...
+        ] = ()  # requests that hit these blocks before they were written
         self.in_plan = True  # its step is still being planned
 
 
@@ -59,8 +61,9 @@ class PlannedWrites:
         """A request has hit `blocks`."""
         if self._of_block:
             for block in blocks:
-                if (write := self._of_block.get(block)) is not None:
-                    write.readers.add(reader)
+                write = self._of_block.get(block)
+                if write is not None and reader not in write.readers:
+                    write.readers += (reader,)
 
     def are_in_plan(self, blocks: Iterable[KVCacheBlock], num_tokens: int) -> bool:
         """Whether the step that is being planned writes some of the sequence's first `num_tokens` tokens to

@@ -76,11 +76,12 @@ class PrefixIndex:
         """Make full `blocks` findable: one for each group, the null block where a group has none. Returns the
         id of the prefix that ends with them.
         """
-        self._drop_tails(block for block in blocks if not block.is_null)
         known = self.find(block_hash, parent_id)
         prefix = known or self._make_prefix(block_hash, parent_id)
         is_new = block_hash.digest not in self._by_digest
         for group_id, block in enumerate(blocks):
+            if block.prefix is not None:
+                self._drop_tail(block)
             if not block.is_null and (is_new or not self._is_stored(block_hash.digest, group_id)):
                 self._observer.block_stored(
                     StoredBlock(block_hash.digest, parent_digest, *block_hash[1:], group_id)
@@ -101,9 +102,11 @@ class PrefixIndex:
         present = [block for block in blocks if not block.is_null]
         num_groups = len(present)
         published = present[0].prefix if present else None  # a shorter tail, or this one
-        if published is not None and len(published.block_hash.token_bytes) >= len(token_bytes):
-            return False
-        self._drop_tails(present)
+        if published is not None:
+            if len(published.block_hash.token_bytes) >= len(token_bytes):
+                return False
+            for block in present:
+                self._drop_tail(block)
         found = self.find_longest_head(parent_id, extra_keys, token_bytes)
         num_found = found[1] if found else 0
         if num_groups == self._num_cached_groups and num_found * TOKEN_BYTES < len(token_bytes):
@@ -171,12 +174,10 @@ class PrefixIndex:
         self._last_id += 1
         return CachedPrefix(block_hash, self._last_id, parent_id, self.num_groups)
 
-    def _drop_tails(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Forget the tails with which `blocks` were published before more of their tokens were computed."""
-        for block in blocks:
-            if block.prefix is not None:
-                assert not block.prefix.is_full, f"{block} is published twice"
-                self.remove(block)
+    def _drop_tail(self, block: KVCacheBlock) -> None:
+        """Forget the tail with which a block was published before more of its tokens were computed."""
+        assert block.prefix is not None and not block.prefix.is_full, f"{block} is published twice"
+        self.remove(block)
 
     def _attach(self, prefix: CachedPrefix, blocks: Sequence[KVCacheBlock]) -> None:
         """Publish `blocks` as the last block of `prefix`, one for each group, or the null block."""

@@ -1,7 +1,7 @@
-"""How the KV cache is laid out: what a layer needs, layers in groups, groups in one pool of equal pages.
+"""How the KV cache is laid out: what each layer keeps, layers in groups, groups in one pool of equal pages.
 
-A block id is one page in each of `group_size` layers' worth of memory; which group a block serves is decided
-anew whenever it is handed out. So all groups share one pool, and memory goes where the sequences need it.
+A block id stands for one page in each layer of a group. A block serves whichever group takes it. So all
+groups share one pool, and memory goes where the sequences need it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class KVCacheSpec(ABC):
 
     @abstractmethod
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
-        """Blocks that a sequence holds at once, at most, on its way to `num_tokens` tokens, of which a step
-        runs up to `max_chunk`.
+        """The most blocks that a sequence has at once on its way to `num_tokens` tokens, if a step runs up to
+        `max_chunk` of them.
         """
 
 
@@ -36,19 +36,17 @@ class AttentionSpec(KVCacheSpec):
 
     num_kv_heads: int
     head_size: int
-    head_bytes: int  # bytes of one token's K and V in one head, whatever else they need included
+    head_bytes: int  # bytes of one token's K and V in one head, with scales and the like
 
     @property
     def page_bytes(self) -> int:
-        """K and V of `block_size` tokens."""
         return self.block_size * self.num_kv_heads * self.head_bytes
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
-        """Every block to the end."""
         return -(-num_tokens // self.block_size)
 
     def _num_blocks_for_span(self, num_tokens: int, span: int) -> int:
-        """Blocks that `span` tokens in a row lie in, wherever they begin, of a sequence of `num_tokens`."""
+        """The most blocks that `span` consecutive tokens lie in, in a sequence of `num_tokens` tokens."""
         return min(-(-num_tokens // self.block_size), -(-(span - 1) // self.block_size) + 1)
 
 
@@ -64,7 +62,6 @@ class SlidingWindowSpec(AttentionSpec):
     window: int
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
-        """What a step's first token sees, and the step."""
         return self._num_blocks_for_span(num_tokens, self.window - 1 + max_chunk)
 
 
@@ -75,18 +72,16 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     chunk_size: int
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
-        """What a step's first token sees, and the step."""
         return self._num_blocks_for_span(num_tokens, self.chunk_size - 1 + max_chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class CrossAttentionSpec(AttentionSpec):
-    """A layer whose tokens see what an encoder made of another input: nothing of it grows as tokens come."""
+    """A layer whose tokens see the KV of another input, which an encoder has read. It does not grow."""
 
     max_encoder_tokens: int
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
-        """The longest input's, however few the tokens."""
         return -(-self.max_encoder_tokens // self.block_size)
 
 
@@ -106,13 +101,12 @@ class LatentAttentionSpec(KVCacheSpec):
         return self.block_size * self.token_bytes
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
-        """Every block to the end."""
         return -(-num_tokens // self.block_size)
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentStateSpec(KVCacheSpec):
-    """A layer that sums up all tokens before it in a state of fixed size.
+    """A layer that keeps a state of fixed size instead of the KV of all tokens.
 
     A block holds the state after the last computed token that lies in it.
     """
@@ -124,8 +118,7 @@ class RecurrentStateSpec(KVCacheSpec):
         return self.state_bytes
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
-        """The state that a step begins with and the one that it leaves."""
-        return min(-(-num_tokens // self.block_size), 2)
+        return min(-(-num_tokens // self.block_size), 2)  # the states before and after a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,31 +126,31 @@ class KVCacheGroup:
     """Layers with equal specs: they share block ids, so a request has one block table for each group."""
 
     spec: KVCacheSpec
-    layers: tuple[int, ...]  # layer indices; each layer's place in the pool's pages is its place here
+    layers: tuple[int, ...]  # layer indices; the i-th layer uses the i-th page of each block
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheConfig:
-    """The whole cache, as found at start-up. Block 0 is the null block and holds no request's tokens."""
+    """The whole cache, as planned at start-up. Block 0 is the null block and never holds tokens."""
 
     num_blocks: int
     groups: tuple[KVCacheGroup, ...]
-    # Most tokens of a request that a step runs: bounds what a window holds at once.
+    # The most tokens of a request that a step runs. It bounds how many blocks a window needs at once.
     max_chunk: int = UNBOUNDED
 
     @property
     def group_size(self) -> int:
-        """Layers that the largest group has: pages that a block id stands for."""
+        """Number of layers in the largest group: pages that a block id stands for."""
         return max((len(group.layers) for group in self.groups), default=0)
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page: as many as the layer that needs most."""
+        """Bytes of a page: what the layer that needs the most needs."""
         return max((group.spec.page_bytes for group in self.groups), default=0)
 
     @property
     def block_bytes(self) -> int:
-        """Bytes a block id stands for, whichever group holds it."""
+        """Bytes that a block id stands for, in any group."""
         return self.group_size * self.page_bytes
 
     @property
@@ -166,12 +159,12 @@ class KVCacheConfig:
         return self.num_blocks * self.block_bytes
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that one sequence holds at once, at most, on its way to `num_tokens` tokens."""
+        """The most blocks that one sequence has at once on its way to `num_tokens` tokens."""
         return sum(group.spec.num_blocks_for(num_tokens, self.max_chunk) for group in self.groups)
 
     @property
     def max_num_tokens(self) -> int:
-        """The longest sequence that the whole cache can hold; `UNBOUNDED` where length costs nothing."""
+        """The longest sequence that fits the cache; `UNBOUNDED` where a longer one takes no more blocks."""
         available = max(self.num_blocks - 1, 0)
         low, high = 0, UNBOUNDED  # num_blocks_for never falls as sequences grow
         while low < high:

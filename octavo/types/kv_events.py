@@ -1,14 +1,17 @@
 """KV events: what the prefix cache stores and forgets, in the form in which it is published.
 
-A batch is the MessagePack array `[ts, events, data_parallel_rank]` and an event a map with its class name
-under "type", as vLLM publishes them, so that a router which follows one engine can follow the other. Fields
-that a reader does not know are for it to ignore; those of vLLM that mean nothing here yet (adapters, storage
-media) are sent as nil, because its readers require them.
+The form is that of vLLM 0.32, so that a router which follows one engine can follow the other. A batch is the
+MessagePack array `[ts, events, data_parallel_rank]`. An event is a map that has its class name under "type".
+A reader ignores fields that it does not know. Fields of vLLM that mean nothing here yet (adapters, storage
+media) are sent as nil, because vLLM's readers require them.
 
-Every message of the stream is `[topic, sequence, batch]`, where `sequence` is 8 bytes, big-endian. A replay
-is asked for with `["", sequence]` from a DEALER socket: every batch from that number on comes as
-`["", sequence, batch]`, and at last `["", END, ""]`. Whoever asks from SNAPSHOT gets one batch that clears
-everything and stores what is cached now, under the number of the batch of the stream that is to follow it.
+Each message of the stream is `[topic, sequence, batch]`, where `sequence` is 8 bytes, big-endian. A reader
+asks for a replay with `["", sequence]` from a DEALER socket. It gets every batch from that number on as
+`["", sequence, batch]`, and at last `["", END, ""]`. For SNAPSHOT instead of a number it gets one batch that
+clears everything and stores what is cached now; its number is that of the next batch of the stream.
+
+A block is stored when requests can hit it. That is as soon as the step that fills it is planned; the event
+comes with the results of a step. If the step fails, the same batch or a later one removes the block.
 """
 
 from __future__ import annotations
@@ -20,25 +23,27 @@ SNAPSHOT = END  # as an unsigned number it is beyond every batch's
 
 
 class KVEvent(msgspec.Struct, tag=True, kw_only=True, gc=False):
-    """What happened to the prefix cache."""
+    """A change of the prefix cache."""
 
 
 class BlockStored(KVEvent):
-    """Blocks of one sequence, in order, can be found from now on. The lists of blocks run in parallel."""
+    """Consecutive blocks of one sequence can be hit from now on. The lists have one entry for each block."""
 
-    block_hashes: list[bytes]  # each of a block's content and of everything before it
-    parent_block_hash: bytes | None  # of the block before the first of these; None: there is none
-    token_ids: list[int]  # of all the blocks, one after another
-    block_size: int  # tokens a block
+    block_hashes: list[bytes]  # of the content of each block and of all blocks before it
+    parent_block_hash: (
+        bytes | None
+    )  # of the block before the first of these; None = the first begins the sequence
+    token_ids: list[int]  # of all these blocks, concatenated
+    block_size: int  # tokens in a block
     group_idx: int  # KV cache group
-    extra_keys: list[tuple[bytes] | None]  # what besides tokens a block's content depends on, encoded
+    extra_keys: list[tuple[bytes] | None]  # what each block depends on besides tokens, encoded
     lora_id: int | None = None
     lora_name: str | None = None
     medium: str | None = None
 
 
 class BlockRemoved(KVEvent):
-    """Nothing holds the content of these blocks any longer."""
+    """No block has this content any longer."""
 
     block_hashes: list[bytes]
     group_idx: int
@@ -54,4 +59,4 @@ class KVEventBatch(msgspec.Struct, array_like=True, frozen=True):
 
     ts: float  # seconds since the epoch
     events: list[BlockStored | BlockRemoved | AllBlocksCleared]
-    data_parallel_rank: int = 0  # which of the engines that serve one model together
+    data_parallel_rank: int = 0  # the number of this engine among those that serve one model together

@@ -1,8 +1,8 @@
-"""`Observer`: how statistics, events and whatever else wants to know see the core, which knows none of them.
+"""`Observer`: how statistics, events and the like see the core, which knows none of them.
 
-The core's loops call an observer at a few points and never ask it anything. What it is given belongs to the
-core: read it at once, keep no reference, change nothing (but the fields of `EngineCoreOutputs` that are
-there to be filled).
+The core calls an observer at a few points and never asks it anything. The arguments belong to the core: an
+observer reads them at once, keeps no reference and changes nothing, except the fields of `EngineCoreOutputs`
+that are there for it to fill.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from octavo.types.steps import SchedulerOutput
 
 
 class ObservedRequest(Protocol):
-    """What an observer may read of a request."""
+    """The part of a request that an observer may read."""
 
     @property
     def request_id(self) -> str:
@@ -43,33 +43,33 @@ class ObservedRequest(Protocol):
 
 
 class EngineState(Protocol):
-    """How full the engine is, for an observer that reports it."""
+    """How busy the engine is, for an observer that reports it."""
 
     @property
     def num_running(self) -> int:
-        """Requests that hold blocks."""
+        """Number of requests that have blocks."""
 
     @property
     def num_waiting(self) -> int:
-        """Requests that are queued, or passed over for now."""
+        """Number of requests that wait in a queue."""
 
     @property
     def usage(self) -> float:
-        """Share of the KV cache's blocks that requests hold, 0 to 1."""
+        """Share of the KV cache's blocks that requests have, 0 to 1."""
 
 
 class StoredBlock(NamedTuple):
-    """What the prefix cache holds of a full block."""
+    """A full block in the prefix cache."""
 
-    block_hash: bytes  # of its content and all before it
-    parent_block_hash: bytes | None  # None: it is the first of its sequence
+    block_hash: bytes  # of its content and of all blocks before it
+    parent_block_hash: bytes | None  # None = it is the first of its sequence
     token_bytes: bytes  # its token ids, 4 bytes each, in the machine's order
-    extra_keys: bytes  # what besides tokens its content depends on, encoded; empty for plain text
+    extra_keys: bytes  # what its content depends on besides tokens, encoded; empty for plain text
     group_id: int  # KV cache group
 
 
 class Observer:
-    """Sees everything and does nothing: override what is of interest. Methods must be quick and not raise."""
+    """Does nothing with what it sees; subclasses override methods. A method must be quick and must not raise."""
 
     def request_queued(self, request: ObservedRequest) -> None:
         """It has been accepted and waits (again, for a session that goes on)."""
@@ -92,29 +92,29 @@ class Observer:
         """
 
     def block_stored(self, stored: StoredBlock) -> None:
-        """A full block's content can be found in the prefix cache from now on."""
+        """Requests can hit a full block from now on. It is written, or a planned step writes it."""
 
     def block_removed(self, block_hash: bytes, group_id: int) -> None:
-        """No block of the group holds the content with this hash any longer."""
+        """No block of the group has the content with this hash any longer."""
 
     def all_blocks_cleared(self) -> None:
         """The prefix cache is empty."""
 
     def close(self) -> None:
-        """The engine ends: let go of what is held. May be called again."""
+        """The engine ends: give back threads, sockets and the like. May be called again."""
 
 
 NOBODY = Observer()
 
 
 class Observers(Observer):
-    """Several observers, seen as one: each is told everything, in their order."""
+    """Several observers that act as one. Each call goes to all of them in order."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = list(observers)
 
     def add(self, observer: Observer) -> None:
-        """Have one more: one that looks, in turn, at what was built with these."""
+        """Add an observer that could not be made before the parts that these observers see."""
         self._observers.append(observer)
 
     def request_queued(self, request: ObservedRequest) -> None:
