@@ -93,6 +93,7 @@ class KVCacheManager:
         if self._writes.are_in_plan(longer.sources, longer.num_tokens):
             reaches_end = longer.num_tokens == num_tokens - 1
             return whole._replace(num_coming_tokens=num_tokens - start) if reaches_end else whole
+        longer = longer._replace(sources=self._find_sources(longer.sources))
         # The source of a copy stays referenced until the step is planned, so this hit costs one more block
         # for a moment.
         return longer if self.can_admit(request, longer) else whole
@@ -348,6 +349,13 @@ class KVCacheManager:
         self.pool.forget(failed.blocks)
         readers = [(blocks.request.request_id, blocks) for blocks in failed.readers]
         return [request_id for request_id, blocks in readers if self._blocks_of.get(request_id) is blocks]
+
+    def _find_sources(self, blocks: tuple[KVCacheBlock, ...]) -> tuple[KVCacheBlock, ...]:
+        """The blocks that hold now what `blocks` will hold once the planned step has made its copies."""
+        if not self._copies:
+            return blocks
+        source_of = {target: source for copies in self._copies.values() for source, target in copies}
+        return tuple(source_of.get(block, block) for block in blocks)
 
     def _num_copies(self) -> Counter[int]:
         """By block id, the references that belong to copies."""
