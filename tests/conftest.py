@@ -11,6 +11,7 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,11 +28,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    # pytest-xdist hands the options to its workers, so all of them search from the same seed.
-    if config.option.seed is None:
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist
+        config.option.seed = config.workerinput["seed"]
+    elif config.option.seed is None:
         config.option.seed = random.SystemRandom().randrange(2**32) if config.option.all else 0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let every worker of pytest-xdist search from the same seed."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:

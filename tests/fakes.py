@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -423,14 +424,18 @@ class FakeExecutor:
 
 
 @dataclass
-class FakeConstraint:
-    """Vetoes whom it is told to, and keeps account of what it was told."""
+class FakeConstraint(Constraint):
+    """Vetoes the requests that it is told to, and keeps account of what it was told."""
 
     blocks_queue: bool = False
     vetoed: set[str] = field(default_factory=set)
     commits: list[tuple[str, int, int]] = field(default_factory=list)  # (request id, start, count)
     reserved: set[str] = field(default_factory=set)  # committed and not released
     num_vetoes: int = 0
+    preparations: dict[str, Future[None]] = field(default_factory=dict)  # by request id
+
+    def prepare(self, request: Request) -> Future[None] | None:
+        return self.preparations.get(request.request_id)
 
     def limit(self, request: Request, start: int, count: int, budget: object) -> int:
         if request.request_id in self.vetoed:

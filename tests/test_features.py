@@ -13,6 +13,7 @@ from octavo import SamplingParams
 from octavo import features as features_module
 from octavo.features import EngineParts, Feature, FrontEndParts
 from octavo.scheduler.budget import StepBudget
+from octavo.scheduler.constraint import Constraint
 from octavo.scheduler.request import Request
 from octavo.types.adjustments import LogitsAdjustments
 from octavo.types.batch import Batch, RowsInput
@@ -34,19 +35,14 @@ class Handler(RequestHandler):
         return {**result, "seed": params.seed}
 
 
-class Counts:
+class Counts(Constraint):
     """Sends, with each step, how many tokens each request runs in it."""
-
-    blocks_queue = False
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
         return min(count, 5)
 
     def commit(self, request: Request, start: int, count: int, budget: StepBudget) -> None:
         budget.feature_data.setdefault("test", {})[request.request_id] = count
-
-    def release(self, request: Request) -> None:
-        pass
 
 
 class Worker(Extension):

@@ -73,7 +73,7 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {"backends.native", "ops", "weights", "machine", *BASE},
     "bench.command": {"bench", "cli.flags", "cli.output", "machine", *BASE},
     "bench.generation": {"engine", "frontend", *BASE},
-    "bench.load": {"bench", "frontend", "hub", "models", *BASE},
+    "bench.load": {"backends.native", "bench", "frontend", "hub", "models", *BASE},
     "bench.scheduler": {"kv_cache", "scheduler", *BASE},
     "bench.work": {"models", "ops", *BASE},
 }

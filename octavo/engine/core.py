@@ -16,6 +16,10 @@ from octavo.types.steps import ModelRunnerOutput, PauseState
 
 logger = get_logger(__name__)
 
+# How long a step without tokens waits for what requests need before they can run. Meanwhile no new request is
+# noticed.
+PREPARATION_WAIT_S = 0.005
+
 
 class EngineCore:
     """Owns the scheduler and the executor, and drives them in turn."""
@@ -57,6 +61,8 @@ class EngineCore:
         return self.scheduler.take_outputs(step)
 
     def _launch(self, step: PlannedStep) -> None:
+        if not step.output.total_num_scheduled_tokens:
+            self.scheduler.table.wait_for_prepared(PREPARATION_WAIT_S)
         self.executor.execute_model(step.output)
         self._in_flight.append((step, self.executor.sample_tokens()))
 

@@ -55,13 +55,18 @@ class Model(Protocol):
 
 
 def forward(model: Model, ops: Ops[Tensor], token_ids: Tensor, positions: Tensor) -> Tensor:
-    """The final hidden states [T, hidden] of `token_ids` [T] at `positions` [T].
-
-    A step may bring embeddings of its own for some tokens, such as those of an image (`EMBEDDINGS`).
-    """
-    x = ops.replace_rows(model.embed(ops, token_ids), EMBEDDINGS)
+    """The final hidden states [T, hidden] of `token_ids` [T] at `positions` [T]."""
+    x = embed_inputs(model, ops, token_ids)
     x = run_layers(model, ops, x, positions, range(model.num_layers))
     return model.finish(ops, x)
+
+
+def embed_inputs(model: Model, ops: Ops[Tensor], token_ids: Tensor) -> Tensor:
+    """The input [T, hidden] of the first layer for `token_ids` [T].
+
+    A step may have other embeddings for some of its tokens, such as those of an image (`EMBEDDINGS`).
+    """
+    return ops.replace_rows(model.embed(ops, token_ids), EMBEDDINGS)
 
 
 def run_layers(model: Model, ops: Ops[Tensor], x: Tensor, positions: Tensor, layers: range) -> Tensor:

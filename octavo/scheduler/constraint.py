@@ -6,7 +6,7 @@ a request that does not fit leaves no trace and nothing is ever rolled back.
 
 from __future__ import annotations
 
-from typing import Protocol
+from concurrent.futures import Future
 
 from octavo.config import SchedulerConfig
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
@@ -14,33 +14,35 @@ from octavo.scheduler.budget import StepBudget
 from octavo.scheduler.request import Request, RequestStatus
 
 
-class Constraint(Protocol):
-    """One rule about who may run how many tokens in a step."""
+class Constraint:
+    """One rule about which requests may run how many tokens in a step. A feature's core half is one."""
 
     # Whether a veto of a waiting request lets nobody behind it begin in this step either; otherwise that one
     # is passed over. One that runs is always only passed over.
-    blocks_queue: bool
+    blocks_queue = False
+
+    def prepare(self, request: Request) -> Future[None] | None:
+        """Begin what the request needs before it can run and what takes more than a moment, on a thread of
+        its own. The request waits until the future is done, and ends with the error that it raises.
+        None = nothing. Must return at once.
+        """
+        return None
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
         """How many of the `count` tokens from `start` on the request may run; 0 = not in this step. Pure."""
+        return count
 
     def commit(self, request: Request, start: int, count: int, budget: StepBudget) -> None:
-        """The request will run these tokens: reserve what that takes, write into the plan."""
+        """The request will run these tokens: reserve what that takes, and write into `budget.feature_data`
+        what the worker half must know.
+        """
 
     def release(self, request: Request) -> None:
         """The request finished or was preempted: give back what `commit` reserved."""
 
 
-class StatelessConstraint:
-    """A constraint that reserves nothing."""
-
-    blocks_queue = False
-
-    def commit(self, request: Request, start: int, count: int, budget: StepBudget) -> None:
-        """Nothing to reserve."""
-
-    def release(self, request: Request) -> None:
-        """Nothing to give back."""
+class StatelessConstraint(Constraint):
+    """A constraint that only limits: it prepares and reserves nothing, and is not asked to."""
 
 
 class LongPrefill(StatelessConstraint):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from octavo.kv_cache.hashing import BlockHash
@@ -15,6 +16,7 @@ class RequestStatus(enum.IntEnum):
     """WAITING → RUNNING → (PREEMPTED → RUNNING)* → one of FINISHED_*."""
 
     WAITING = enum.auto()
+    WAITING_FOR_PREPARATION = enum.auto()  # a constraint prepares something for it (a grammar, say)
     RUNNING = enum.auto()
     PREEMPTED = enum.auto()
     # Everything after PREEMPTED is an end.
@@ -85,6 +87,7 @@ class Request:
         "num_prompt_tokens",
         "num_restarts",
         "order",
+        "preparations",
         "priority",
         "request_id",
         "row",
@@ -135,6 +138,7 @@ class Request:
         self.spec_token_ids: list[int] = []  # drafts: guesses of the next tokens, to be verified
         self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
         self.num_preemptions = 0
+        self.preparations: list[Future[None]] = []  # what constraints prepare for it before it can run
         self.num_restarts = 0  # times that what steps in flight compute for it was given up
 
     @property

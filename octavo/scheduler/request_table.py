@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+
+import msgspec
 
 from octavo.config import SchedulerConfig
+from octavo.errors import RequestError
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.constraint import Constraint
 from octavo.scheduler.policy import create_policy
@@ -29,10 +33,10 @@ class RequestTable:
         config: SchedulerConfig,
         kv_cache: KVCacheManager,
         max_model_len: int,
-        reserving: Sequence[Constraint],
+        constraints: Sequence[Constraint],
         observer: Observer,
     ) -> None:
-        """`reserving` are the constraints that reserve something for a request that runs."""
+        """`constraints` are those that prepare requests, or reserve something for a request that runs."""
         self.kv_cache = kv_cache
         self.max_model_len = max_model_len
         self.observer = observer
@@ -52,10 +56,10 @@ class RequestTable:
         self.finished_req_ids: set[str] = set()
         self.preempted_req_ids: set[str] = set()
         self.outputs: list[EngineCoreOutput] = []  # go to the front end with the next step's results
-        self._reserving = reserving
+        self.preparing: dict[str, Request] = {}  # by request id: a constraint prepares something for them
+        self._constraints = constraints
 
-    # -------------------------------------------------------------------------------------- requests that
-    # come
+    # ------------------------------------------------------------------------------------- requests that come
 
     def add_request(self, request: EngineCoreRequest) -> bool:
         """Queue a request, or a turn of a session behind the turns before it.
@@ -67,7 +71,7 @@ class RequestTable:
             self.reject(request, rejection)
             return False
         if request.session_id is None:
-            self._enqueue_waiting_request(Request(request, self.max_model_len))
+            self._accept(Request(request, self.max_model_len))
         else:
             self._begin_next_turn(self.sessions.add_turn(request))
         return True
@@ -126,17 +130,56 @@ class RequestTable:
         if (problem := self._why_too_long(session.streaming_queue[0], session)) is not None:
             self._fail_session(session, problem.message)
         else:
-            self._enqueue_waiting_request(session.begin_turn(self.max_model_len))
+            self._accept(session.begin_turn(self.max_model_len))
 
-    def _enqueue_waiting_request(self, request: Request) -> None:
+    def _accept(self, request: Request) -> None:
+        """Queue a request, once all that it needs beforehand is prepared."""
         self.requests[request.request_id] = request
         self.policy.rank(request)
+        self.observer.request_queued(request)
+        futures = [constraint.prepare(request) for constraint in self._constraints]
+        request.preparations = [future for future in futures if future is not None]
+        if request.preparations:
+            request.status = RequestStatus.WAITING_FOR_PREPARATION
+            self.preparing[request.request_id] = request
+        else:
+            self._enqueue_waiting_request(request)
+
+    def take_prepared(self) -> None:
+        """Queue the requests that are prepared. One whose preparation has failed ends with an error."""
+        for request in list(self.preparing.values()):
+            if not all(future.done() for future in request.preparations):
+                continue
+            error = next(filter(None, (future.exception() for future in request.preparations)), None)
+            if error is None:
+                del self.preparing[request.request_id]
+                self._enqueue_waiting_request(request)
+            else:
+                self._fail_preparation(request, error)
+
+    def wait_for_prepared(self, timeout_s: float) -> None:
+        """Wait until a preparation is done, but not longer than `timeout_s` seconds."""
+        futures = [future for request in self.preparing.values() for future in request.preparations]
+        wait([future for future in futures if not future.done()], timeout_s, FIRST_COMPLETED)
+
+    def _fail_preparation(self, request: Request, error: BaseException) -> None:
+        request.status = RequestStatus.FINISHED_ERROR
+        request.stop_reason = f"{type(error).__name__}: {error}"
+        rejection = None
+        if isinstance(error, RequestError):
+            request.stop_reason = str(error)
+            if self.sessions.find(request.request_id) is None:  # after a rejection a session would go on
+                rejection = Rejection(str(error), error.param)
+        ended = EngineCoreOutput(request.request_id, [], FinishReason.ERROR, request.stop_reason)
+        self.outputs.append(msgspec.structs.replace(ended, rejection=rejection))
+        self.handle_stopped_request(request)
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        request.status = RequestStatus.WAITING
         is_paused = self.pause_state is not PauseState.UNPAUSED
         (self.paused if is_paused else self.waiting).add_request(request)
-        self.observer.request_queued(request)
 
-    # --------------------------------------------------------------------------------------- requests that
-    # end
+    # -------------------------------------------------------------------------------------- requests that end
 
     def finish_requests(
         self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
@@ -240,14 +283,13 @@ class RequestTable:
         """Give back row and blocks. What was computed can be found in the cache, unless it may be garbage."""
         failed = request.status is RequestStatus.FINISHED_ERROR
         self.kv_cache.free(request, 0 if failed else request.num_good_tokens)
-        for constraint in self._reserving:
+        for constraint in self._constraints:
             constraint.release(request)
         self.free_rows.append(request.row)
         request.row = -1
         request.num_computed_tokens = 0
 
-    # ------------------------------------------------------------------------------ requests that run and
-    # wait
+    # --------------------------------------------------------------------------- requests that run and wait
 
     def admit(self, request: Request, num_cached_tokens: int) -> None:
         """Give a row to a request that has left its queue and whose blocks are secured."""
@@ -298,12 +340,14 @@ class RequestTable:
 
     def _remove_waiting(self, requests: list[Request]) -> None:
         if requests:
+            for request in requests:
+                self.preparing.pop(request.request_id, None)
             for queue in (self.waiting, self.skipped_waiting, self.paused):
                 queue.remove_requests(requests)
 
     def check(self, num_rows: int) -> None:
         """Verify every invariant between requests, queues, rows and blocks. Raises AssertionError."""
-        waiting = [*self.waiting, *self.skipped_waiting, *self.paused]
+        waiting = [*self.waiting, *self.skipped_waiting, *self.paused, *self.preparing.values()]
         assert sorted([*self.running, *waiting]) == sorted(self.requests.values()), "a request is lost"
         assert self.running == sorted(self.running), "running is out of order"
         rows = [request.row for request in self.running]

@@ -55,6 +55,7 @@ class Scheduler:
 
     def schedule(self) -> PlannedStep:
         """Give every eligible request its share of the next step. Mutates requests and block ownership."""
+        self.table.take_prepared()
         first = self._make_way()
         num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self.table.free_rows))
         budget = self._make_budget(num_seated)
@@ -232,11 +233,12 @@ class Scheduler:
         return self.take_outputs(step)
 
     def _take_drafts(self, request: Request, result: ModelRunnerOutput) -> None:
-        """Keep the guesses of what follows the request's last token, unless a step that goes on from it is in
-        flight already. A recurrent state cannot be taken back to where drafts were rejected.
+        """Keep the guesses of what follows the last token of a request that runs, unless a step that goes on
+        from it is in flight already. A recurrent state cannot be taken back to where drafts were rejected.
         """
         drafts = result.draft_token_ids.get(request.request_id)
-        if drafts and not request.num_in_flight_tokens and not self.kv_cache.coordinator.holds_states:
+        goes_on = request.row >= 0 and not request.num_in_flight_tokens
+        if drafts and goes_on and not self.kv_cache.coordinator.holds_states:
             request.spec_token_ids = drafts
 
     def fail_step(self, step: PlannedStep, reason: str) -> None:
@@ -307,7 +309,9 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """How many requests are to run and hold nothing."""
-        return len(self.waiting) + len(self.skipped_waiting) + len(self.table.paused)
+        table = self.table
+        queued = len(table.waiting) + len(table.skipped_waiting) + len(table.paused)
+        return queued + len(table.preparing)
 
     @property
     def usage(self) -> float:

@@ -200,8 +200,8 @@ class RequestOutput:
     metrics: RequestMetrics
     num_cached_tokens: int = 0  # prompt tokens (a session's: with what was before) from the prefix cache
     seed: int | None = None  # the seed the sampling used (drawn at random where none was given)
-    # By feature: what the request asked of it. `output.prompt_logprobs` is short for
-    # `output.results.get("prompt_logprobs")`, and likewise for every field that a feature serves.
+    # By feature: what the request asked of it. A field of `SamplingParams` that a feature serves is also an
+    # attribute here, and stands for the feature's result; None = there is none.
     results: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:

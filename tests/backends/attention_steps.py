@@ -81,6 +81,14 @@ def make_metadata(
     )
 
 
+def positions_of(metadata: CommonAttentionMetadata) -> np.ndarray:
+    """The position of each token in its request: [T] int64."""
+    ends, counts = metadata.seq_lens, np.diff(metadata.query_start_loc)
+    return np.concatenate(
+        [np.arange(end - count, end, dtype=np.int64) for end, count in zip(ends, counts, strict=True)]
+    )
+
+
 Attend = Callable[[np.ndarray, np.ndarray, np.ndarray, CommonAttentionMetadata], np.ndarray]
 
 

@@ -18,7 +18,7 @@ from octavo.backends.reference.attention import KVCache
 from octavo.backends.reference.ops import ReferenceOps
 from octavo.backends.reference.parameters import Parameters
 from octavo.models.load import load_model, spec_from_config
-from octavo.models.model import Model, forward, run_layers
+from octavo.models.model import Model, embed_inputs, forward, run_layers
 from octavo.ops import Ops, Tensor
 from octavo.types.batch import Batch
 from octavo.types.kv import KVCacheConfig
@@ -41,7 +41,7 @@ Run = Callable[..., np.ndarray]  # (batch, token_ids, **inputs) → hidden state
 
 def run_first(model: Model, split: int, ops: Ops[Tensor], token_ids: Tensor, positions: Tensor) -> Tensor:
     """The embedding and the layers before `split`."""
-    return run_layers(model, ops, model.embed(ops, token_ids), positions, range(split))
+    return run_layers(model, ops, embed_inputs(model, ops, token_ids), positions, range(split))
 
 
 def run_last(

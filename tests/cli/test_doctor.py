@@ -314,7 +314,7 @@ def test_the_program_of_a_model_is_shown_instruction_by_instruction(octavo: Octa
     text = octavo("doctor", "--program", str(tiny_model)).stdout
     assert text.splitlines()[0] == "tokens to hidden states:"
     assert (
-        "norm(%0; model.layers.0.input_layernorm.weight) * model.layers.0.self_attn.q_proj.weight F32" in text
+        "norm(%1; model.layers.0.input_layernorm.weight) * model.layers.0.self_attn.q_proj.weight F32" in text
     )
     assert "layer 1, 4 heads on 2 of 16, causal" in text
     assert "hidden * lm_head.weight F32 272x64" in text
@@ -324,7 +324,7 @@ def test_the_program_of_gemma3_shows_what_is_added_scaled_and_gated(octavo: Octa
     lines = octavo("doctor", "--program", str(write_tiny_gemma3(tmp_path))).stdout.splitlines()
     assert lines[1].endswith("token_ids of model.embed_tokens.weight F32 272x64, times 8")
     assert any(
-        "1 times model.layers.0.post_attention_layernorm.weight, eps 1e-06 + %0" in line for line in lines
+        "1 times model.layers.0.post_attention_layernorm.weight, eps 1e-06 + %1" in line for line in lines
     )
     assert any(
         "gate_proj.weight F32 96x64 gelu_tanh gates model.layers.0.mlp.up_proj" in line for line in lines

@@ -11,6 +11,7 @@ from tests.fakes import EOS, make_params, make_request
 
 UNFINISHED = [
     RequestStatus.WAITING,
+    RequestStatus.WAITING_FOR_PREPARATION,
     RequestStatus.RUNNING,
     RequestStatus.PREEMPTED,
 ]

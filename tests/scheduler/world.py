@@ -16,14 +16,18 @@ from octavo.types.requests import EngineCoreRequest
 from octavo.types.steps import PauseState, SchedulerOutput
 from tests.fakes import (
     MAX_ENCODER_TOKENS,
+    VOCAB_SIZE,
     FakeConstraint,
     FakeExecutor,
+    FakeRow,
+    extend_prefix,
     generate_after,
     make_core_of,
     make_kv_config,
     make_params,
     make_request,
     make_scheduler,
+    sample,
 )
 
 # The groups of a world's KV cache.
@@ -205,6 +209,8 @@ class World:
         self.scheduler = self.make_scheduler()
         self.core = make_core_of(self.scheduler, clock=lambda: self.now)
         self.executor: FakeExecutor = self.core.executor.runner
+        if rng.random() < 0.3:
+            self.executor.make_drafts = self.guess
         self.sharing = Sharing(self.scheduler)
         self.stems = [[rng.randrange(1, 9) for _ in range(16)] for _ in range(2)]
         self.popular = self.stems[0][: rng.randint(1, 16)]  # a prompt that many ask, perhaps in the same step
@@ -290,6 +296,17 @@ class World:
             self.core.pause(rng.choice([PauseState.PAUSED_NEW, PauseState.PAUSED_ALL]))
         elif rng.random() < 0.3:
             self.core.pause(PauseState.UNPAUSED)
+
+    def guess(self, row: FakeRow) -> list[int]:
+        """Guesses of what follows a row's tokens, of which the last may be wrong. By the row alone."""
+        rng = random.Random(f"{self.seed} {row.req_id} {len(row.token_ids)}")
+        prefix, guesses = row.prefixes[-1], []
+        for _ in range(rng.randrange(5)):
+            guesses.append(sample(prefix))
+            prefix = extend_prefix(prefix, guesses[-1])
+        if guesses and rng.random() < 0.5:
+            guesses[-1] = rng.randrange(VOCAB_SIZE)
+        return guesses
 
     def happens(self, name: str, probability: float, subject: str = "") -> bool:
         """Whether an event occurs now. Its random numbers, and those until the next event, depend only on the
@@ -463,7 +480,10 @@ class World:
         if plan.total_num_scheduled_tokens < self.scheduler.config.max_num_batched_tokens:
             ending = {r.request_id for r in running if r.num_computed_tokens >= r.max_length - 1}
             ended = {r.request_id for r in running if r.row < 0}
-            left_out = {r.request_id for r in running} - plan.num_scheduled_tokens.keys() - ending - ended
+            in_flight = self.executor.outputs[: -len(self.plans)][-self.depth :]
+            verifying = {id for output in in_flight for id in output.scheduled_spec_decode_tokens}
+            left_out = {r.request_id for r in running} - plan.num_scheduled_tokens.keys()
+            left_out -= ending | ended | verifying
             assert left_out <= plan.preempted_req_ids, "a running request was forgotten"
 
     def check_admissions(self) -> None:

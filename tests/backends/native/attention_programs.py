@@ -11,7 +11,7 @@ from octavo.backends.native.program import compile_program
 from octavo.ops import AttentionLayer, Ops, Rope
 from octavo.types.batch import CommonAttentionMetadata
 from octavo.types.kv import FullAttentionSpec, KVCacheConfig, KVCacheGroup
-from tests.backends.attention_steps import Attend
+from tests.backends.attention_steps import Attend, positions_of
 
 KV_TYPES: tuple[KVType, ...] = ("f32", "bf16", "fp8_e4m3")
 NUM_BLOCKS = 80
@@ -41,14 +41,7 @@ def attend_with(device: Any, layer: AttentionLayer, caches: KVCaches, rope: Rope
 
     def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, metadata: CommonAttentionMetadata) -> np.ndarray:
         qkv = np.concatenate([q, k, v], axis=1).reshape(len(q), -1)
-        (out,) = program.run(len(q), positions=metadata.positions, attention=[metadata], qkv=qkv)
+        (out,) = program.run(len(q), positions=positions_of(metadata), attention=[metadata], qkv=qkv)
         return out.copy()
 
     return attend
-
-
-def make_attend(
-    device: Any, layer: AttentionLayer, kv_type: KVType, block_size: int = 16, rope: Rope | None = None
-) -> Attend:
-    """A program of one layer, on a cache of its own; with `rope` it turns q and k."""
-    return attend_with(device, layer, make_caches(layer, kv_type, block_size), rope)

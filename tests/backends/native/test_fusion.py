@@ -17,6 +17,7 @@ from octavo.backends.native.operations import (
     Embedding,
     Linear,
     Recording,
+    ReplaceRows,
     RmsNorm,
     Rope,
     RopeAngles,
@@ -69,7 +70,7 @@ def test_a_whole_model_is_six_instructions_a_layer() -> None:
     model = make_model(make_config(num_hidden_layers=2))
     layer = [Linear, AttentionInputs, Attention, Linear, Linear, Linear]
     first = [Linear, RopeAngles, *layer[1:]]
-    assert kinds(fuse(record(partial(forward, model)))) == [Embedding, *first, *layer, RmsNorm]
+    assert kinds(fuse(record(partial(forward, model)))) == [Embedding, ReplaceRows, *first, *layer, RmsNorm]
 
 
 def test_a_gemma3_layer_is_ten_instructions() -> None:
@@ -77,7 +78,7 @@ def test_a_gemma3_layer_is_ten_instructions() -> None:
     attention = [Linear, RmsNorm, RmsNorm, AttentionInputs, Attention, Linear, RmsNorm]
     layer = [*attention, Linear, Linear, RmsNorm]
     local, full = ([*layer[:3], RopeAngles, *layer[3:]] for _ in range(2))  # each rope's angles once
-    expected = [Embedding, *local, *layer * 4, *full, *layer, RmsNorm]
+    expected = [Embedding, ReplaceRows, *local, *layer * 4, *full, *layer, RmsNorm]
     assert kinds(fuse(record(partial(forward, model)))) == expected
 
 

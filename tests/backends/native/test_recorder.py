@@ -11,6 +11,7 @@ from octavo.backends.native.operations import (
     AttentionInputs,
     Embedding,
     Linear,
+    ReplaceRows,
     RmsNorm,
     Rope,
     RopeAngles,
@@ -38,6 +39,7 @@ def test_a_model_is_recorded_in_the_order_it_runs() -> None:
     kinds = [type(operation) for operation in record(partial(forward, model)).operations]
     assert kinds == [
         Embedding,
+        ReplaceRows,
         *(RmsNorm, Linear, RopeAngles, Rope, Rope, AttentionInputs, Attention, Linear),
         *(RmsNorm, Linear, ActivateAndMul, Linear),
         RmsNorm,
