@@ -176,8 +176,7 @@ class PrefixIndex:
 
     def _drop_tail(self, block: KVCacheBlock) -> None:
         """Forget the tail with which a block was published before more of its tokens were computed."""
-        assert block.prefix is not None, f"{block} is not published"
-        assert not block.prefix.is_full, f"{block} is published twice"
+        assert block.prefix is None or not block.prefix.is_full, f"{block} is published twice"
         self.remove(block)
 
     def _attach(self, prefix: CachedPrefix, blocks: Sequence[KVCacheBlock]) -> None:

@@ -69,7 +69,7 @@ class StoredBlock(NamedTuple):
 
 
 class Observer:
-    """Does nothing with what it sees: subclasses override methods, which must be quick and must not raise."""
+    """Does nothing; subclasses override methods. A method must be quick and must not raise."""
 
     def request_queued(self, request: ObservedRequest) -> None:
         """It has been accepted and waits (again, for a session that goes on)."""
