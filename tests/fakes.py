@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
 
-from octavo.config import SchedulerConfig
+from octavo.config import EngineConfig, SchedulerConfig
+from octavo.engine.build_core import build_core
 from octavo.engine.core import EngineCore
-from octavo.engine.deadlines import Deadlines, StepTimes
 from octavo.engine.executor import InprocExecutor
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.constraint import Constraint
@@ -118,17 +118,26 @@ def make_core(
     reach: int = 6,
     **settings: object,
 ) -> EngineCore:
-    """An engine core on a FakeExecutor; `settings` are those of `make_scheduler`."""
+    """An engine core on a FakeExecutor; `settings` are those of `make_core_of`."""
     max_chunk = settings.get("max_num_batched_tokens", SchedulerConfig().max_num_batched_tokens)
     kv_config = make_kv_config(num_blocks, block_size, num_groups, kinds, reach, max_chunk)
-    return make_core_of(make_scheduler(kv_config, **settings))
+    return make_core_of(kv_config, **settings)
 
 
-def make_core_of(scheduler: Scheduler, clock: Callable[[], float] = lambda: 0.0) -> EngineCore:
-    """An engine core that runs `scheduler`'s steps on a FakeExecutor, and looks at `clock`."""
-    runner = FakeExecutor(scheduler.kv_cache.config, scheduler.config)
-    deadlines = Deadlines(clock, StepTimes(clock), scheduler.config.max_num_batched_tokens)
-    return EngineCore(scheduler, InprocExecutor(runner), deadlines)
+def make_core_of(
+    kv_config: KVCacheConfig,
+    max_model_len: int = 10_000,
+    constraints: Sequence[Constraint] = (),
+    enable_caching: bool = True,
+    clock: Callable[[], float] = lambda: 0.0,
+    **settings: object,
+) -> EngineCore:
+    """What `build_core` makes of `kv_config` on a FakeExecutor; `settings` are settings of an engine."""
+    config = EngineConfig.from_settings(enable_prefix_caching=enable_caching, **settings)
+    executor = InprocExecutor(FakeExecutor(kv_config, config.scheduler))
+    return build_core(
+        config, kv_config, executor, clock, max_model_len=max_model_len, constraints=constraints
+    )
 
 
 # ----------------------------------------------------------------------------------------------- pseudo model

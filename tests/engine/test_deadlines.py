@@ -18,7 +18,6 @@ from tests.fakes import (
     make_kv_config,
     make_params,
     make_request,
-    make_scheduler,
     run_to_end,
     tokens_of,
 )
@@ -278,12 +277,7 @@ def rejection_message(core: EngineCore) -> str:
 
 def a_core(**settings: object) -> tuple[EngineCore, Clock]:
     clock = Clock(100.0)
-    step_times = StepTimes(clock)
-    scheduler = make_scheduler(make_kv_config(100), **settings)
-    scheduler.table.observer = step_times
-    core = make_core_of(scheduler, clock)
-    core.deadlines = Deadlines(clock, step_times, scheduler.config.max_num_batched_tokens)
-    return core, clock
+    return make_core_of(make_kv_config(100), clock=clock, **settings), clock
 
 
 def step(core: EngineCore, clock: Clock, seconds: float) -> dict[str, tuple[list[int], FinishReason | None]]:

@@ -6,12 +6,9 @@ import random
 
 import pytest
 
-from octavo.config import SchedulerConfig
 from octavo.engine.core import EngineCore
-from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.kv_events.observer import KVEventsObserver
 from octavo.kv_events.subscriber import CachedBlocks
-from octavo.scheduler.scheduler import Scheduler
 from tests.fakes import make_core_of, make_kv_config, make_params, make_request
 from tests.kv_events.events import follow, publishing, subscribe
 
@@ -41,10 +38,10 @@ def test_a_replayed_stream_rebuilds_the_exact_set_of_cached_blocks(kinds: list[s
 
 def make_core(observer: KVEventsObserver, kinds: list[str], depth: int) -> EngineCore:
     """A core with a pool so small that blocks come and go all the time."""
-    config = SchedulerConfig(max_num_batched_tokens=16, pipeline_depth=depth)
     kv_config = make_kv_config(60, 4, kinds=kinds, max_chunk=16)
-    kv_cache = KVCacheManager(kv_config, observer=observer)
-    return make_core_of(Scheduler(config, kv_cache, 64, observer=observer))
+    core = make_core_of(kv_config, 64, max_num_batched_tokens=16, pipeline_depth=depth)
+    core.scheduler.table.observer.add(observer)
+    return core
 
 
 def run_requests(core: EngineCore, rng: random.Random) -> None:

@@ -16,7 +16,6 @@ from tests.fakes import (
     make_core_of,
     make_kv_config,
     make_request,
-    make_scheduler,
     run_to_end,
     tokens_of,
 )
@@ -25,7 +24,7 @@ from tests.fakes import (
 def make_core(*prepared: str) -> tuple[EngineCore, FakeConstraint]:
     """A core whose constraint prepares the requests named in `prepared`."""
     constraint = FakeConstraint(preparations={name: Future() for name in prepared})
-    return make_core_of(make_scheduler(make_kv_config(100), constraints=[constraint])), constraint
+    return make_core_of(make_kv_config(100), constraints=[constraint]), constraint
 
 
 def test_a_request_that_is_prepared_waits_and_others_pass_it() -> None:

@@ -12,7 +12,6 @@ from tests.fakes import (
     make_core_of,
     make_params,
     make_request,
-    make_scheduler,
     run_to_end,
 )
 
@@ -25,7 +24,7 @@ LAYERS = [FULL if layer % 6 == 5 else SlidingWindowSpec(*HEADS, window=512) for 
 def test_a_context_of_8k_takes_less_than_a_third_of_what_full_layers_would_take() -> None:
     kv_config = plan_kv_cache(LAYERS, 0, max_chunk=512, num_blocks=4000)
     full_config = plan_kv_cache([FULL] * len(LAYERS), 0, max_chunk=512, num_blocks=4000)
-    core = make_core_of(make_scheduler(kv_config, CONTEXT + 1))
+    core = make_core_of(kv_config, CONTEXT + 1)
     core.add_request(make_request("a", [7] * (CONTEXT - 40), make_params(40, ignore_eos=True)))
     most = held = 0
     while core.has_unfinished_requests():

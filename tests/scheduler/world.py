@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from octavo.engine.core import EngineCore
 from octavo.kv_cache.planned_writes import FailedWrites
 from octavo.kv_cache.request_blocks import CacheHit
 from octavo.scheduler.request import Request
@@ -26,7 +27,6 @@ from tests.fakes import (
     make_kv_config,
     make_params,
     make_request,
-    make_scheduler,
     sample,
 )
 
@@ -206,8 +206,8 @@ class World:
         self.has_constraint = rng.random() < 0.25
         self.is_throttled = rng.random() < 0.2
         self.constraint = FakeConstraint(blocks_queue=rng.random() < 0.5)
-        self.scheduler = self.make_scheduler()
-        self.core = make_core_of(self.scheduler, clock=lambda: self.now)
+        self.core = self.make_core()
+        self.scheduler = self.core.scheduler
         self.executor: FakeExecutor = self.core.executor.runner
         if rng.random() < 0.3:
             self.executor.make_drafts = self.guess
@@ -226,7 +226,7 @@ class World:
         self.was_reset = False  # before this step, taking from those who ran what they had
         self.failed = False  # whether any step failed yet
 
-    def make_scheduler(self) -> Scheduler:
+    def make_core(self) -> EngineCore:
         rng = self.rng
         block_size = rng.choice([1, 2, 3, 4])
         max_model_len = rng.choice([2, 5, 10, 16, 24])
@@ -243,19 +243,24 @@ class World:
             "prefill_schedule_interval": rng.choice([1, 2, 5]),
             "watermark": rng.choice([0.0, 0.1, 0.3]),
         }
-        return make_scheduler(
+        has_windows = set(kinds) & {"window", "chunk"}
+        is_fair, caches = self.policy == "fair", rng.random() < 0.8
+        return make_core_of(
             kv_config,
             max_model_len,
             [self.constraint] if self.has_constraint else [],
-            enable_caching=rng.random() < 0.8,
-            retention_interval=rng.choice([None, None, 0, 1, 5]),
+            enable_caching=caches,
+            clock=lambda: self.now,
+            prefix_cache_retention_interval=rng.choice([None, None, 0, 1, 5])
+            if has_windows and caches
+            else None,
             max_num_batched_tokens=most,
             max_num_seqs=rng.choice([1, 3, 5, 8]),
             enable_chunked_prefill=chunked,
             long_prefill_token_threshold=rng.choice([None, None, 0, 1, 3]),
             scheduling_policy=self.policy,
-            priority_aging_s=rng.choice([0.0, 300.0]),
-            tenant_weights=rng.choice([None, {"a": 2}, {"a": 0.5, "b": 3}]),
+            priority_aging_s=rng.choice([0.0, 300.0]) if self.policy == "priority" else 300.0,
+            tenant_weights=rng.choice([None, {"a": 2}, {"a": 0.5, "b": 3}]) if is_fair else None,
             pipeline_depth=self.depth,
             **(throttles if self.is_throttled else {}),
         )
