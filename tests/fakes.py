@@ -383,6 +383,10 @@ class FakeExecutor:
             assert block_id in self.given, "a block is overwritten that is not new"
         for block_id in zeroed:
             self.kv[block_id] = [ZERO] * len(self.kv[block_id])
+        sources = {source for source, _ in output.kv_cache_block_copies}
+        assert not sources & {target for _, target in output.kv_cache_block_copies}, (
+            "copies depend on their order"
+        )
         for source, target in output.kv_cache_block_copies:
             assert self.kv[source][0] is not GARBAGE, "what is copied was never written"
             self.kv[target] = list(self.kv[source])

@@ -328,7 +328,8 @@ class KVCacheManager:
         if num_tokens == blocks.num_prompt_tokens:
             written += self._cache_tail(blocks, num_tokens)
         if written:
-            self._writes.add(blocks, written, start)
+            # A block that begins with a copy made in this step is no source of another copy.
+            self._writes.add(blocks, written, start if blocks.is_written else 0)
 
     def _cache_blocks(self, blocks: RequestBlocks, num_tokens: int) -> list[KVCacheBlock]:
         request = blocks.request
