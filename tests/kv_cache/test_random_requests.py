@@ -148,6 +148,7 @@ class World:
     def run_step(self, plan: Plan) -> None:
         for block_id in plan.zeroed:
             self.kv[block_id] = [ZERO] * len(self.kv[block_id])
+        assert not {source for source, _ in plan.copies} & {target for _, target in plan.copies}
         for source, target in plan.copies:
             self.kv[target] = list(self.kv[source])
         for row, _, _, block_ids in plan.parts:

@@ -119,6 +119,16 @@ def test_a_request_waits_a_step_for_a_tail_that_another_computes() -> None:
     assert len(plans(core)[1].kv_cache_block_copies) == 1
 
 
+def test_what_is_copied_in_a_step_is_not_copied_on_in_it() -> None:
+    core = make_core(60)
+    prompt = list(range(1, 7))
+    add(core, prompt)
+    run_to_end(core)
+    prompts = [[*prompt, 30], [*prompt, 30, 31], [*prompt, 30]]
+    add(core, *prompts)
+    finish(core, *prompts)
+
+
 def test_a_request_does_not_wait_for_less_than_it_computes_itself() -> None:
     core = make_core(40)
     prompts = [list(range(1, 8)), [*range(1, 7), 30, 31, 32]]
