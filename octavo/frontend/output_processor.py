@@ -62,7 +62,7 @@ class Answer:
             self._last_token_time = now
         if output.new_logprobs:
             self.logprobs.update(output.new_logprobs[:num_new])
-        for feature, result in output.results.items():
+        for feature, result in (output.results or {}).items():
             self.user_request.add_result(feature, result)
         if stop_string is not None:
             self.finish_reason, self.stop_reason = FinishReason.STOP, stop_string

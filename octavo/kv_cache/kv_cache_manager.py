@@ -128,8 +128,11 @@ class KVCacheManager:
         """
         if hit is None:
             start, blocks = request.num_computed_tokens, self._blocks_of[request.request_id]
-            if start + num_new_tokens < blocks.num_slots and start >= blocks.num_prompt_tokens:
-                return self._no_blocks  # most steps of most requests: nothing to take, nothing to publish
+            if start >= blocks.num_prompt_tokens:
+                # Most steps of most requests. What they fill is published when its tokens are known.
+                num_tokens = start + num_new_tokens
+                fits = num_tokens <= blocks.num_slots
+                return self._no_blocks if fits else self._allocate_more(blocks, num_tokens)
             block_ids = self._allocate_more(blocks, start + num_new_tokens)
         else:
             start = hit.num_tokens
@@ -305,19 +308,16 @@ class KVCacheManager:
     def _plan_writes(self, blocks: RequestBlocks, start: int, num_tokens: int) -> None:
         """The step that is being planned runs the request's tokens from `start` up to `num_tokens`."""
         request = blocks.request
-        if num_tokens % self.block_size and start >= blocks.num_prompt_tokens:
-            return  # no block is full
         if num_tokens > len(request.token_ids) or not self._is_cached(request):
             return  # a token that is not known yet cannot be found
         if self.coordinator.holds_states:
             self._unpublished.append((blocks, start, num_tokens))
         else:
             self._publish(blocks, start, num_tokens)
-        if start < blocks.num_prompt_tokens:
-            extend_block_hashes(request, len(request.token_ids), self.block_size)
-            if blocks.num_cached_blocks < len(request.block_hashes):
-                digest = request.block_hashes[blocks.num_cached_blocks].digest
-                self._coming[digest] = max(num_tokens - start, self._coming.get(digest, 0))
+        extend_block_hashes(request, len(request.token_ids), self.block_size)
+        if blocks.num_cached_blocks < len(request.block_hashes):
+            digest = request.block_hashes[blocks.num_cached_blocks].digest
+            self._coming[digest] = max(num_tokens - start, self._coming.get(digest, 0))
 
     def _publish(self, blocks: RequestBlocks, start: int, num_tokens: int) -> None:
         """Publish what is in the cache once a step has run the tokens from `start` up to `num_tokens`: full

@@ -172,11 +172,6 @@ class Request:
         """Tokens known for certain once every planned step has run: what `num_computed_tokens` chases."""
         return len(self.token_ids) + self.num_output_placeholders
 
-    @property
-    def num_tokens_with_spec(self) -> int:
-        """The same with the drafts to verify."""
-        return self.num_planned_tokens + len(self.spec_token_ids)
-
     def restart(self) -> None:
         """Give up what steps in flight compute for the request: their results are not taken in."""
         self.num_restarts += 1

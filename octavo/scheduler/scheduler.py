@@ -120,7 +120,8 @@ class Scheduler:
         one that ends with a step in flight.
         """
         # Its last token is sampled and never run.
-        count = min(request.num_tokens_with_spec, request.max_length - 1) - start
+        num_tokens = request.num_planned_tokens + len(request.spec_token_ids)
+        count = min(num_tokens, request.max_length - 1) - start
         if count <= 0 or request.num_drafts_in_flight:  # how many of them are accepted is not known yet
             return 0
         for constraint in self.constraints:
@@ -223,7 +224,8 @@ class Scheduler:
             if output is None:
                 continue
             self.table.outputs.append(output)
-            self._take_drafts(request, result)
+            if result.draft_token_ids:
+                self._take_drafts(request, result)
             if request.status.is_finished:
                 self.table.handle_stopped_request(request)
                 any_stopped = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -79,12 +79,14 @@ def take_in(share: ScheduledShare, result: ModelRunnerOutput) -> EngineCoreOutpu
         request.stop_reason,
         logprobs[:num_new] if logprobs else None,
         request.num_cached_tokens,
-        {
-            name: found[request.request_id]
-            for name, found in result.results.items()
-            if request.request_id in found
-        },
+        _results_of(request, result) if result.results else None,
     )
+
+
+def _results_of(request: Request, result: ModelRunnerOutput) -> dict[str, Any]:
+    """What features have found for a request, by feature."""
+    req_id = request.request_id
+    return {name: found[req_id] for name, found in result.results.items() if req_id in found}
 
 
 def _append_output_tokens(request: Request, token_ids: Sequence[int]) -> int:

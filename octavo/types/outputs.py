@@ -42,7 +42,7 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: int | str | None = None  # the token id that ended it; for errors, what happened
     new_logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
-    results: dict[str, Any] = {}  # by feature: what its worker half found, plain data
+    results: dict[str, Any] | None = None  # by feature: what its worker half found, plain data
     rejection: Rejection | None = None  # only with FinishReason.ERROR: the request never ran
 
 
