@@ -166,7 +166,7 @@ class KVCacheManager:
     # -------------------------------------------------------------------------------------- results of a step
 
     def finish_step(self, step: int, is_bad: Callable[[str], bool]) -> list[str]:
-        """Note that step number `step`, the oldest in flight, has run, and forget the blocks that hold garbage.
+        """Note that step number `step`, the oldest in flight, has run. Forget the blocks that hold garbage.
 
         `is_bad` tells for a request id whether the request wrote garbage in this step.
 
@@ -176,8 +176,8 @@ class KVCacheManager:
         return self._forget(failed) if failed.blocks else []
 
     def fail_steps(self) -> list[str]:
-        """Forget all blocks that steps still had to write: the oldest step in flight has failed, or a step could
-        not be planned. Returns the ids of the requests that rely on such blocks.
+        """Forget all blocks that steps still had to write: the oldest step in flight has failed, or a step
+        could not be planned. Returns the ids of the requests that rely on such blocks.
         """
         self._unpublished.clear()
         self._coming.clear()

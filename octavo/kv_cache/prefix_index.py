@@ -96,8 +96,8 @@ class PrefixIndex:
         """Make the tokens with which `blocks` begin findable, so that they can be copied. The blocks are not
         full. Returns whether they were published.
 
-        They are not published if some group has no block of the tokens, or if as many of the tokens can be found
-        already.
+        They are not published if some group has no block of the tokens, or if as many of the tokens can be
+        found already.
         """
         present = [block for block in blocks if not block.is_null]
         num_groups = len(present)
