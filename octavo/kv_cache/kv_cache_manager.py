@@ -1,4 +1,4 @@
-"""`KVCacheManager`: what the scheduler asks of the KV cache.
+"""`KVCacheManager`: the interface of the KV cache to the scheduler.
 
 A block is published, so that other requests can hit it, as soon as the step that fills it is planned. That
 is sound because steps run in order, and in each layer a step writes the keys and values of all its tokens
@@ -170,8 +170,9 @@ class KVCacheManager:
     # -------------------------------------------------------------------------------------- results of a step
 
     def finish_step(self, step: int, is_bad: Callable[[str], bool]) -> list[str]:
-        """The oldest step in flight has run. `is_bad` tells for a request id whether the request's part of
-        the step is garbage: then the blocks that it wrote are forgotten.
+        """Note that step number `step`, the oldest in flight, has run. Forget the blocks that hold garbage.
+
+        `is_bad` tells for a request id whether the request wrote garbage in this step.
 
         Returns the ids of other requests that have computed something from garbage and must start again.
         """
@@ -179,8 +180,8 @@ class KVCacheManager:
         return self._forget(failed) if failed.blocks else []
 
     def fail_steps(self) -> list[str]:
-        """The oldest step in flight has failed, or a step could not be planned: forget all blocks that steps
-        still had to write. Returns the ids of the requests that rely on such blocks.
+        """Forget all blocks that steps still had to write: the oldest step in flight has failed, or a step
+        could not be planned. Returns the ids of the requests that rely on such blocks.
         """
         self._unpublished.clear()
         self._coming.clear()

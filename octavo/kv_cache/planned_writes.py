@@ -58,7 +58,7 @@ class PlannedWrites:
             self._of_block[block] = write
 
     def add_reader(self, reader: RequestBlocks, blocks: Iterable[KVCacheBlock]) -> None:
-        """A request has hit `blocks`."""
+        """Note that a request has hit `blocks`."""
         if self._of_block:
             for block in blocks:
                 write = self._of_block.get(block)
@@ -73,7 +73,7 @@ class PlannedWrites:
         return any(write is not None and write.in_plan and write.start < num_tokens for write in writes)
 
     def start_step(self, step: int) -> None:
-        """The plan is complete: it is that of step number `step`."""
+        """Note that the plan is complete, and is that of step number `step`."""
         if self._plan:
             for write in self._plan:
                 write.in_plan = False
@@ -81,9 +81,12 @@ class PlannedWrites:
             self._plan = []
 
     def finish_step(self, step: int, is_bad: Callable[[str], bool]) -> FailedWrites:
-        """The step has run. `is_bad` tells by request id whose part of it is garbage."""
+        """Drop the writes of a step that has run, and find the consequences of its garbage.
+
+        `is_bad` tells for a request id whether the request wrote garbage in the step.
+        """
         if step not in self._in_flight:
-            return NO_FAILURE  # it fills no block, as most steps of few requests
+            return NO_FAILURE  # it filled no block, like most steps of few requests
         writes = self._in_flight[step]
         bad = [write.writer for write in writes if is_bad(write.writer.request.request_id)]
         failed = self._fail(bad) if bad else NO_FAILURE

@@ -20,7 +20,7 @@ class PrefixIndex:
     """Finds prefixes by the digest of their last block, and by the first tokens of their last block.
 
     Several blocks may have the same content, since a request can compute tokens that are cached. Neither
-    block is repositiond: the block table of a running request only grows.
+    block replaces the other: the block table of a running request only grows.
     """
 
     def __init__(self, num_groups: int, num_cached_groups: int, observer: Observer) -> None:
@@ -97,7 +97,8 @@ class PrefixIndex:
         """Make the tokens with which `blocks` begin findable, so that they can be copied. The blocks are not
         full. Returns whether they were published.
 
-        They are not where some group has no block of the tokens, or where as many of them are found already.
+        They are not published if some group has no block of the tokens, or if as many of the tokens can be
+        found already.
         """
         present = [block for block in blocks if not block.is_null]
         num_groups = len(present)

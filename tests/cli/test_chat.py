@@ -243,7 +243,7 @@ def test_a_conversation_that_no_longer_fits_is_refused_and_stays_as_it_was(
     assert core.prompts[2] == turns(("user", "Hi"))
 
 
-def test_room_for_the_whole_of_max_tokens_is_asked_for(chat: Octavo, core: ScriptedCore) -> None:
+def test_each_turn_reserves_all_of_max_tokens(chat: Octavo, core: ScriptedCore) -> None:
     result = chat(["Hi"], "--max-tokens", str(CONTEXT))
     assert f"its answer needs room for {CONTEXT}" in notes(result, exit_code=1)[0]
     assert core.prompts == []

@@ -47,7 +47,7 @@ def assert_nothing_is_left(core: EngineCore) -> None:
     assert not core.has_unfinished_requests()
 
 
-def test_everybody_gets_what_they_get_alone() -> None:
+def test_all_requests_get_the_tokens_they_get_alone() -> None:
     core = make_core(100)
     requests = requests_named("abcd")
     add(core, requests)
@@ -170,7 +170,7 @@ def test_a_refused_request_leaves_no_trace() -> None:
 # ----------------------------------------------------------------------------------------------------- aborts
 
 
-def test_aborting_requests_that_have_no_blocks_yet_disturbs_nobody() -> None:
+def test_aborting_requests_without_blocks_changes_no_other_request() -> None:
     core = make_core(100, max_num_seqs=1)
     requests = requests_named("abcdef")
     add(core, requests)
@@ -195,7 +195,7 @@ def test_aborting_twice_after_the_end_or_by_an_unknown_id_does_nothing() -> None
     assert_nothing_is_left(core)
 
 
-def test_aborting_everybody() -> None:
+def test_all_requests_can_be_aborted() -> None:
     core = make_core(100, max_num_seqs=2)
     add(core, requests_named("abcd"))
     core.step()
@@ -238,9 +238,7 @@ def test_aborts_that_race_with_ends() -> None:
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_of_a_thousand_that_wait_all_are_answered_but_those_that_are_cancelled(
-    policy: str, depth: int
-) -> None:
+def test_of_a_thousand_waiting_requests_all_but_the_aborted_are_answered(policy: str, depth: int) -> None:
     rng = random.Random(3)
     core = make_core(200, max_num_seqs=32, scheduling_policy=policy, pipeline_depth=depth)
     requests = {

@@ -71,7 +71,7 @@ def test_a_step_takes_a_fixed_time_and_a_time_for_each_token() -> None:
     assert timed.estimate(num_tokens=500, num_steps=3) == pytest.approx(0.56)
 
 
-def test_too_few_steps_say_nothing() -> None:
+def test_too_few_steps_give_no_estimate() -> None:
     timed = Timed()
     timed.learn(0.02, 0.001, num_steps=LEAST_STEPS - 1)
     assert timed.estimate(500, 3) == 0
@@ -101,7 +101,7 @@ def test_no_part_of_a_step_takes_less_than_nothing() -> None:
     assert timed.estimate(num_tokens=0, num_steps=10) >= 0
 
 
-def test_what_was_measured_long_ago_is_forgotten() -> None:
+def test_an_old_measurement_is_forgotten() -> None:
     timed = Timed()
     timed.learn(0.5, 0.1, num_steps=300)
     timed.learn(0.02, 0.001, num_steps=700)
@@ -127,7 +127,7 @@ def test_a_step_in_flight_takes_from_the_end_of_the_one_before() -> None:
     assert timed.estimate(1, 1) == pytest.approx(0.02)
 
 
-def test_the_time_in_which_nobody_asks_for_the_result_of_a_step_in_flight_is_nobodys() -> None:
+def test_idle_time_before_a_result_is_fetched_does_not_count() -> None:
     timed = Timed()
     first = timed.plan(1)
     for _ in range(50):
@@ -174,7 +174,7 @@ def fits(deadlines: Deadlines, deadline_s: float, num_cached_tokens: int = 0, **
     return rejection is None
 
 
-def test_what_must_be_done_is_the_prompt_in_whole_steps_and_one_step_for_each_further_token() -> None:
+def test_the_estimate_is_the_steps_of_the_prompt_and_one_for_each_later_token() -> None:
     deadlines = deadlines_at(fixed_s=1.0)
     assert fits(deadlines, 10.01, ignore_eos=True)  # 3 + 7 steps
     assert not fits(deadlines, 9.99, ignore_eos=True)
@@ -202,7 +202,7 @@ def test_only_tokens_that_will_surely_be_generated_count(params: dict[str, objec
     assert not fits(deadlines, 1.99 + num_outputs, **params)
 
 
-def test_what_the_prefix_cache_holds_needs_no_time() -> None:
+def test_cached_tokens_need_no_time() -> None:
     deadlines = deadlines_at(fixed_s=1.0)
     assert fits(deadlines, 1.01, num_cached_tokens=15)
     assert not fits(deadlines, 1.99, num_cached_tokens=14)
@@ -217,7 +217,7 @@ def test_a_deadline_that_is_past_is_refused_whatever_is_known() -> None:
     assert not fits(Deadlines(clock, StepTimes(clock), 10), 0.0)
 
 
-def test_what_was_measured_long_ago_refuses_nobody() -> None:
+def test_an_old_measurement_refuses_no_request() -> None:
     core, clock = a_core()
     core.add_request(make_request("slow", [1, 2, 3], make_params(30, ignore_eos=True)))
     while core.has_unfinished_requests():
@@ -338,7 +338,7 @@ def test_a_request_that_waits_too_long_ends_without_having_run() -> None:
     assert "b" not in core.scheduler.requests
 
 
-def test_time_passes_for_those_who_are_paused() -> None:
+def test_deadlines_pass_during_a_pause() -> None:
     core, clock = a_core()
     core.add_request(make_request("a", [1], FOREVER, deadline_s=5.0))
     core.pause(PauseState.PAUSED_ALL)
@@ -380,7 +380,9 @@ def test_the_deadline_of_a_turn_that_has_ended_does_not_touch_the_next_one() -> 
 
 
 @pytest.mark.parametrize("deadline_s", [50.0, None])
-def test_the_deadline_of_an_aborted_request_does_not_touch_its_namesake(deadline_s: float | None) -> None:
+def test_the_deadline_of_an_aborted_request_does_not_end_a_new_one_with_its_id(
+    deadline_s: float | None,
+) -> None:
     core, clock = a_core()
     core.add_request(make_request("a", [1], FOREVER, deadline_s=5.0))
     step(core, clock, 1.0)
@@ -390,7 +392,7 @@ def test_the_deadline_of_an_aborted_request_does_not_touch_its_namesake(deadline
     assert step(core, clock, 1.0)["a"][1] is None
 
 
-def test_deadlines_come_in_the_order_of_the_clock_whoever_asked_first() -> None:
+def test_deadlines_pass_in_order_of_time_not_of_arrival() -> None:
     core, clock = a_core()
     for name, deadline_s in (("late", 9.0), ("early", 5.0)):
         core.add_request(make_request(name, [ord(name[0])], FOREVER, deadline_s=deadline_s))

@@ -28,7 +28,7 @@ from tests.fakes import make_core, make_params, make_request, run_to_end, tokens
     ],
     ids=["roomy", "chunked", "preempted", "recomputed", "in turn", "whole prompts"],
 )
-def test_everyone_gets_the_same_at_any_depth(depth: int, settings: dict[str, int]) -> None:
+def test_all_requests_get_the_same_tokens_at_any_depth(depth: int, settings: dict[str, int]) -> None:
     core = make_core(**settings, pipeline_depth=depth)
     requests = [a_request(name, 3 + 2 * n, 12) for n, name in enumerate("abcd")]
     for request in requests:
@@ -70,7 +70,7 @@ def test_no_token_runs_that_is_known_to_come_after_the_end(depth: int) -> None:
 
 
 @DEPTHS
-def test_who_observes_an_end_sees_every_token(depth: int) -> None:
+def test_an_observer_of_an_end_sees_every_token(depth: int) -> None:
     lengths = []
 
     class Lengths(Observer):
@@ -116,7 +116,7 @@ def ending_request() -> EngineCoreRequest:
 
 
 @IN_FLIGHT
-def test_what_ran_after_a_token_that_ends_the_request_is_void(depth: int) -> None:
+def test_steps_after_a_token_that_ends_the_request_are_void(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)
     request = ending_request()
     core.add_request(request)
@@ -156,7 +156,7 @@ def test_an_abort_voids_what_is_in_flight(depth: int) -> None:
 
 
 @IN_FLIGHT
-def test_a_preempted_request_gets_the_tokens_that_were_on_their_way_once(depth: int) -> None:
+def test_a_preempted_request_gets_its_tokens_in_flight_once(depth: int) -> None:
     core = make_core(7, pipeline_depth=depth)
     requests = [a_request(name, 7, 12) for name in "ab"]
     for request in requests:
@@ -169,7 +169,7 @@ def test_a_preempted_request_gets_the_tokens_that_were_on_their_way_once(depth: 
 
 
 @DEPTHS
-def test_whoever_was_preempted_with_tokens_on_their_way_comes_back_before_anyone_begins(depth: int) -> None:
+def test_requests_preempted_with_tokens_in_flight_return_before_others_begin(depth: int) -> None:
     core = make_core(100, max_num_seqs=2, pipeline_depth=depth)
     add(core, "abcd")
     core.step()
@@ -232,7 +232,7 @@ def test_a_reset_in_the_middle_brings_nothing_of_before_back(depth: int) -> None
 
 @IN_FLIGHT
 @pytest.mark.parametrize("num_blocks", [100, 9], ids=["roomy", "preempted"])
-def test_with_a_thread_everyone_gets_the_same(depth: int, num_blocks: int) -> None:
+def test_all_requests_get_the_same_tokens_with_a_thread(depth: int, num_blocks: int) -> None:
     core = make_core(num_blocks, pipeline_depth=depth, max_num_batched_tokens=8)
     core.executor = InprocExecutor(core.executor.runner, threaded=True)
     requests = [a_request(name, 3 + 2 * n, 12) for n, name in enumerate("abcd")]

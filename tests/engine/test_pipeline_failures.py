@@ -131,7 +131,7 @@ def test_an_interrupt_after_the_results_are_in_loses_no_news(
 
 
 @DEPTHS
-def test_a_step_that_cannot_be_planned_ends_everyone_and_the_engine_goes_on(
+def test_a_step_that_cannot_be_planned_ends_all_requests_and_the_engine_goes_on(
     depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = make_core(100, pipeline_depth=depth, max_num_seqs=2)

@@ -331,7 +331,7 @@ def test_template_that_fails_is_an_error_of_the_request_in_its_own_words(source:
         "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x * 9 %}{% endfor %}",
     ],
 )
-def test_what_makes_much_of_little_is_bounded(source: str) -> None:
+def test_operations_that_multiply_text_are_bounded(source: str) -> None:
     with pytest.raises(RequestError, match="larger than 10000000"):
         chat(source).render(HELLO)
 

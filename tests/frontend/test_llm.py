@@ -147,7 +147,7 @@ def test_a_cache_too_small_for_the_context_says_what_fits(tiny_model: Path) -> N
     assert_idle(llm)
 
 
-def test_what_windows_keep_is_no_setting_for_a_model_without(tiny_model: Path) -> None:
+def test_retention_is_refused_for_a_model_without_windows(tiny_model: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"prefix_cache_retention_interval is 0, but no layer .* leave it out"
     ):

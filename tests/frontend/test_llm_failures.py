@@ -15,9 +15,7 @@ from octavo.types.requests import EngineCoreRequest
 from tests.frontend.tiny_llm import GREEDY, assert_idle, core_of
 
 
-def test_a_step_that_fails_ends_its_requests_and_nobody_else(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_fails_ends_only_its_own_requests(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = llm.engine.client.core.executor.runner.backend
 
     def fail(batch: Any) -> Any:
@@ -53,7 +51,7 @@ def test_logits_that_are_not_numbers_end_only_their_own_request(
     assert_idle(llm)
 
 
-def test_output_that_cannot_be_processed_leaves_no_ghost_and_harms_nobody(
+def test_output_that_cannot_be_processed_leaves_no_state_and_harms_no_other_request(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from octavo.frontend.detokenizer import IncrementalDetokenizer

@@ -49,9 +49,7 @@ def assert_is_what_is_said_at_once(llm: LLM, session: Session, params: Sequence[
     ],
     ids=["greedy", "seeded", "lengths"],
 )
-def test_a_session_says_what_would_have_been_said_after_the_same_text_at_once(
-    llm: LLM, params: list[SamplingParams]
-) -> None:
+def test_a_session_answers_as_one_request_with_the_same_text(llm: LLM, params: list[SamplingParams]) -> None:
     with llm.session() as session:
         assert_is_what_is_said_at_once(llm, session, params)
 
@@ -128,7 +126,7 @@ def test_a_session_that_is_dropped_without_a_close_is_ended(llm: LLM) -> None:
     assert_nothing_is_left(llm)
 
 
-def test_what_was_computed_is_found_in_the_cache(llm: LLM) -> None:
+def test_computed_tokens_are_found_in_the_cache(llm: LLM) -> None:
     llm.reset_prefix_cache()
     with llm.session() as session:
         first = session.generate("x" * 40, GREEDY)
@@ -196,7 +194,7 @@ def test_after_its_close_a_session_takes_nothing_and_nothing_of_it_is_left(llm: 
     assert_nothing_is_left(llm)
 
 
-def test_what_was_not_streamed_is_gone_with_the_session(llm: LLM) -> None:
+def test_closing_a_session_drops_unread_output(llm: LLM) -> None:
     with llm.session() as session:
         session.append("a", GREEDY)
         llm.generate("of somebody else", GREEDY, use_tqdm=False)
@@ -334,7 +332,7 @@ def test_a_first_turn_that_is_refused_begins_no_session(llm: LLM) -> None:
     session.close()
 
 
-def test_a_context_that_is_full_says_so_and_ends_nobody(llm: LLM) -> None:
+def test_a_full_context_refuses_a_turn_and_the_session_stays_open(llm: LLM) -> None:
     endless = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
     with llm.session() as session:
         output = session.generate("x" * (CONTEXT - 4), endless)
@@ -347,7 +345,7 @@ def test_a_context_that_is_full_says_so_and_ends_nobody(llm: LLM) -> None:
 # ----------------------------------------------------------------------------------------- beside each other
 
 
-def test_what_a_session_says_while_others_run_is_not_lost(llm: LLM) -> None:
+def test_output_of_a_session_while_others_run_is_not_lost(llm: LLM) -> None:
     with llm.session() as session:
         session.append("said meanwhile", GREEDY)
         (other,) = llm.generate("of somebody else", SEEDED, use_tqdm=False)
@@ -357,7 +355,7 @@ def test_what_a_session_says_while_others_run_is_not_lost(llm: LLM) -> None:
     assert tokens_of(other) == at_once(llm, other.prompt_token_ids, SEEDED)
 
 
-def test_sessions_that_run_at_once_say_what_each_says_alone(llm: LLM) -> None:
+def test_sessions_at_the_same_time_have_the_text_of_each_one_alone(llm: LLM) -> None:
     sessions = [llm.session() for _ in range(3)]
     prompts = [[f"session {number}, turn {turn}. " for turn in range(3)] for number in range(3)]
     for turn in range(3):
@@ -373,7 +371,7 @@ def test_sessions_that_run_at_once_say_what_each_says_alone(llm: LLM) -> None:
     assert_nothing_is_left(llm)
 
 
-def test_sessions_share_what_they_have_in_common_only_within_a_salt(llm: LLM) -> None:
+def test_sessions_share_cached_prefixes_only_within_a_salt(llm: LLM) -> None:
     llm.reset_prefix_cache()
     cached = []
     for salt in (None, "a", "b", "a"):

@@ -159,7 +159,9 @@ def test_so_it_does_in_a_stream(llm: LLM, place: str) -> None:
 
 
 @PLACES
-def test_of_other_sessions_it_ends_those_that_wait_for_an_answer(llm: LLM, place: str) -> None:
+def test_an_interrupted_step_ends_other_sessions_only_if_they_wait_for_an_answer(
+    llm: LLM, place: str
+) -> None:
     waiting, idle = llm.session(), llm.session()
     idle.generate("idle", GREEDY)
     waiting.append("a beginning", LONG)

@@ -111,7 +111,7 @@ def preempted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("depth", [1, 2])
-def test_preempted_streams_say_what_each_says_alone(
+def test_preempted_streams_have_the_text_of_each_one_alone(
     tiny_model: Path, preempted: dict[str, int], backend: str, depth: int
 ) -> None:
     names = {**SLOW, **URGENT}
@@ -164,7 +164,7 @@ def test_cached_tokens_are_those_of_the_prompt_once_however_it_is_told(
         assert outputs[-1].finished
 
 
-def test_users_who_leave_at_any_moment_disturb_nobody(
+def test_aborts_at_any_moment_change_no_other_stream(
     tiny_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(1)

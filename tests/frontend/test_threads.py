@@ -58,7 +58,7 @@ def test_several_threads_may_ask_one_engine(llm: LLM) -> None:
     ],
     ids=["abort", "pause", "reset"],
 )
-def test_the_core_is_changed_by_who_holds_the_engine(
+def test_the_lock_is_held_while_the_core_is_changed(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, ask: Callable[[LLM], object], method: str
 ) -> None:
     """One in a step, and another thread that ends a session of its own: never both at once."""

@@ -146,7 +146,7 @@ def test_bos_that_is_asked_for_must_be_in_the_vocabulary(tmp_path: Path) -> None
         Tokenizer.from_folder(tmp_path)
 
 
-def test_bos_that_nobody_asks_for_may_be_unknown(tmp_path: Path) -> None:
+def test_an_unused_bos_may_be_unknown(tmp_path: Path) -> None:
     write_folder(tmp_path, byte_level_backend(SPECIAL), tokenizer_config={"bos_token": "<|nowhere|>"})
     assert Tokenizer.from_folder(tmp_path).bos_token_id is None
 

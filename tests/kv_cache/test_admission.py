@@ -11,21 +11,21 @@ from tests.seeds import every_seed
 
 
 @pytest.mark.parametrize(("length", "fits"), [(11, True), (12, False)], ids=["fits", "too long"])
-def test_admission_wants_room_for_all_tokens_and_one_more(length: int, fits: bool) -> None:
+def test_admission_needs_blocks_for_all_tokens_and_one_more(length: int, fits: bool) -> None:
     manager = make_manager(5)
     start(manager, a_request([1]))
     request = a_request(list(range(100, 100 + length)))
     assert manager.can_admit(request, manager.get_computed_blocks(request)) is fits
 
 
-def test_an_empty_cache_admits_whatever_fits_it_at_all() -> None:
+def test_an_empty_cache_admits_every_request_that_fits_it() -> None:
     manager = make_manager(5)
     request = a_request(list(range(16)))
     assert manager.max_num_tokens == 16
     assert manager.can_admit(request, manager.get_computed_blocks(request))
 
 
-def test_blocks_promised_to_an_unfinished_prompt_are_not_given_to_a_newcomer() -> None:
+def test_blocks_promised_to_an_unfinished_prompt_admit_no_other_request() -> None:
     manager = make_manager(10)
     long, short = a_request(list(range(28))), a_request(list(range(50, 58)))
     start(manager, long, 4)  # holds one block, is promised six: two are left
@@ -65,7 +65,7 @@ def test_spare_blocks_are_left_free() -> None:
     assert [manager.can_admit(request, hit, num_spare) for num_spare in (0, 5, 6)] == [True, True, False]
 
 
-def test_a_window_is_admitted_on_what_it_can_hold_at_once() -> None:
+def test_a_window_is_admitted_on_the_most_blocks_it_has_at_once() -> None:
     # 6 tokens seen, of which one is computed, and 3 more lie in 3 blocks at most.
     manager = make_manager(1 + 3 + 2, kinds=["window"], reach=6, max_chunk=4)
     long, other = a_request(list(range(400))), a_request(list(range(500, 900)))
@@ -105,7 +105,7 @@ def test_nothing_is_promised_to_a_window_whose_prompt_is_done() -> None:
     assert manager.can_admit(newcomer, manager.get_computed_blocks(newcomer))
 
 
-def test_windows_that_share_what_they_will_give_back_do_not_count_on_it() -> None:
+def test_windows_do_not_count_on_shared_blocks_that_they_will_give_back() -> None:
     manager = make_manager(1 + 6, kinds=["window"], reach=9, max_chunk=4)
     stem = list(range(12))
     one = a_request([*stem, *range(20, 60)])
@@ -120,7 +120,7 @@ def test_windows_that_share_what_they_will_give_back_do_not_count_on_it() -> Non
 
 
 @every_seed(200)
-def test_whatever_fits_the_cache_runs_alone_from_its_first_token_to_its_last(seed: int) -> None:
+def test_a_request_that_fits_the_cache_runs_alone_to_its_last_token(seed: int) -> None:
     """In any chunks, over any remains of others."""
     rng = random.Random(seed)
     kinds = rng.choice(

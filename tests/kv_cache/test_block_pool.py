@@ -25,7 +25,7 @@ def test_the_null_block_is_never_given_out() -> None:
     assert pool.num_free_blocks == 0
 
 
-def test_usage_leaves_out_the_null_block_and_cached_blocks_that_nobody_holds() -> None:
+def test_usage_counts_neither_the_null_block_nor_free_cached_blocks() -> None:
     pool = make_pool(5)
     assert pool.usage == 0
     blocks = publish(pool, [1, 2, 3, 4])
@@ -35,7 +35,7 @@ def test_usage_leaves_out_the_null_block_and_cached_blocks_that_nobody_holds() -
     assert find(pool, [1, 2, 3, 4]) == [1, 2]
 
 
-def test_a_shared_block_is_free_only_when_the_last_holder_lets_go() -> None:
+def test_a_shared_block_is_free_only_without_references() -> None:
     pool = make_pool(3)
     (block,) = publish(pool, [1, 2])
     pool.touch([block])
@@ -82,7 +82,7 @@ def test_a_touched_prefix_outlives_one_that_was_freed_later() -> None:
     assert find(pool, [3, 4]) == []
 
 
-def test_a_reset_forgets_everything_once_nobody_holds_a_block() -> None:
+def test_a_reset_forgets_everything_when_no_block_has_references() -> None:
     pool = make_pool(4)
     blocks = publish(pool, [1, 2, 3, 4])
     assert pool.reset_prefix_cache() is False
@@ -138,7 +138,7 @@ def test_check_sees_every_kind_of_corruption(
         pool.check({held.block_id: 1})
 
 
-def test_check_sees_a_block_that_its_holders_do_not_know_of() -> None:
+def test_check_sees_a_wrong_reference_count() -> None:
     pool = make_pool(5)
     (block,) = publish(pool, [1, 2])
     with pytest.raises(AssertionError, match="should have 0 references"):

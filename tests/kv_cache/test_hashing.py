@@ -37,7 +37,7 @@ def test_the_same_tokens_after_another_block_are_another_block() -> None:
     assert hashes_of(suffix)[0].digest not in (after_x[1].digest, after_y[1].digest)
 
 
-def test_no_first_block_is_hashed_as_a_later_one_whatever_it_holds() -> None:
+def test_no_first_block_has_the_hash_of_a_later_block() -> None:
     """Its tokens and extra keys may spell another's parent and tokens."""
     later = hash_block(hash_block(NO_DIGEST, range(8)).digest, range(8, 16))
     spelled = array("i", hash_block(NO_DIGEST, range(8)).digest)
@@ -56,7 +56,7 @@ def test_only_full_blocks_are_hashed(length: int, num_full: int) -> None:
     assert len(hashes_of(list(range(length)))) == num_full
 
 
-def test_hashes_grown_in_pieces_equal_hashes_made_at_once() -> None:
+def test_hashes_extended_in_steps_equal_hashes_made_at_once() -> None:
     fields = {"cache_salt": "salt", "media": (MediaSpan("image", 6, 9),)}
     request = a_request(list(range(30)), **fields)
     for num_tokens in (0, 3, 5, 5, 16, 29, 30):
@@ -96,7 +96,7 @@ def test_every_block_that_media_touch_has_them_in_its_keys_with_their_place() ->
     assert keys_of(16, media=media) == []
 
 
-def test_media_separate_the_blocks_they_touch_and_those_behind() -> None:
+def test_media_change_the_hashes_of_their_blocks_and_all_later_ones() -> None:
     token_ids = list(range(16))
     plain, shown, other = (
         hashes_of(token_ids, media=media) for media in ((), (MediaSpan("a", 5, 2),), (MediaSpan("b", 5, 2),))

@@ -87,7 +87,7 @@ def test_a_head_of_a_block_that_others_still_hold_is_copied_too() -> None:
     assert take(manager) == []
 
 
-def test_every_group_is_copied_but_what_has_nothing_to_do_with_tokens() -> None:
+def test_every_group_that_follows_tokens_is_copied() -> None:
     manager = make_manager(40, kinds=["window", "cross", "full"], reach=6)
     ask(manager, list(range(10)))
     request = a_request([*range(9), 50, 51])
@@ -125,7 +125,7 @@ def test_a_request_that_leaves_before_its_copy_is_made_wants_none() -> None:
 
 
 @pytest.mark.parametrize("num_run", [1, 2, 5])
-def test_what_a_step_was_to_write_is_not_found_once_it_has_failed(num_run: int) -> None:
+def test_blocks_of_a_failed_step_are_not_found(num_run: int) -> None:
     manager = make_manager(20)
     request = a_request(list(range(10, 18)))
     start(manager, request, num_run)
@@ -165,7 +165,7 @@ def test_tails_are_forgotten_before_the_heads_of_their_sequences() -> None:
     assert num_cached(manager, [1, 2, 3, 4, 5, 6]) == 4
 
 
-def test_a_head_needs_what_else_its_block_depends_on_to_be_equal() -> None:
+def test_a_head_is_hit_only_with_equal_extra_keys() -> None:
     manager = make_manager(40)
     prompt = list(range(7))
     image = MediaSpan("image", 5, 1)
@@ -200,7 +200,7 @@ def test_a_request_that_needs_every_block_does_without_the_copy() -> None:
     run(manager, request)
 
 
-def test_a_copy_that_is_still_to_be_made_is_no_request_that_shares() -> None:
+def test_a_pending_copy_does_not_count_as_a_request_that_shares() -> None:
     manager = make_manager(30)
     stem = list(range(9))
     requests = [a_request([*stem, 40]), a_request([*stem, 50])]
@@ -215,7 +215,7 @@ def test_a_copy_that_is_still_to_be_made_is_no_request_that_shares() -> None:
     assert manager.get_num_common_prefix_blocks(requests[0], 3) == [1]
 
 
-def test_what_was_to_be_copied_is_not_found_once_the_step_that_makes_the_copy_has_failed() -> None:
+def test_a_copy_is_not_found_after_its_step_has_failed() -> None:
     manager = make_manager(1 + 6)
     prompt = [1, 2, 3, 4, 5, 6]
     assert ask(manager, prompt) == 0

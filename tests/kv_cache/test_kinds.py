@@ -65,7 +65,7 @@ def forget(manager: KVCacheManager, request: Request, group_id: int, index: int)
 
 @pytest.mark.parametrize("block_size", [1, 3, 4])
 @pytest.mark.parametrize("reach", [1, 2, 4, 7, 12])
-def test_what_is_given_back_is_just_what_nobody_sees(block_size: int, reach: int) -> None:
+def test_only_blocks_that_no_token_can_see_are_given_back(block_size: int, reach: int) -> None:
     for spec in specs_of(block_size, reach):
         manager, model = manager_of(spec), make_fake_group(spec)
         for num_computed in range(50):
@@ -73,7 +73,7 @@ def test_what_is_given_back_is_just_what_nobody_sees(block_size: int, reach: int
 
 
 @every_seed(100)
-def test_the_longest_hit_is_the_longest_of_which_all_that_is_seen_is_there(seed: int) -> None:
+def test_the_longest_hit_has_every_visible_block_cached(seed: int) -> None:
     rng = random.Random(seed)
     block_size, reach, num_blocks = rng.randint(1, 4), rng.randint(1, 12), 10
     prefixes = []
@@ -115,7 +115,7 @@ def test_a_request_never_holds_more_than_it_was_admitted_on(seed: int) -> None:
 # --------------------------------------------------------------------------------------------------- windows
 
 
-def test_a_window_gives_back_what_slides_out_of_it() -> None:
+def test_a_window_gives_back_blocks_that_slide_out_of_it() -> None:
     manager = make_manager(20, kinds=["window"], reach=6)
     request = a_request(list(range(8)))
     _, ids = start(manager, request)
@@ -127,7 +127,7 @@ def test_a_window_gives_back_what_slides_out_of_it() -> None:
     assert manager.usage == pytest.approx(3 / 19)
 
 
-def test_a_window_gives_back_even_where_there_is_too_little_for_more() -> None:
+def test_a_window_gives_blocks_back_even_if_the_allocation_fails() -> None:
     manager = make_manager(6, kinds=["window"], reach=2, max_chunk=8)
     request = a_request(list(range(16)))
     start(manager, request, 8)
@@ -140,7 +140,7 @@ def test_a_window_gives_back_even_where_there_is_too_little_for_more() -> None:
     manager.check()
 
 
-def test_of_what_slides_out_of_a_window_at_once_the_end_is_forgotten_first() -> None:
+def test_of_blocks_that_slide_out_together_the_last_is_evicted_first() -> None:
     manager = make_manager(7, kinds=["window"], reach=2)
     request = a_request(list(range(17)))
     _, ids = start(manager, request, 16)
@@ -148,7 +148,7 @@ def test_of_what_slides_out_of_a_window_at_once_the_end_is_forgotten_first() -> 
     assert [block.block_id for block in manager.pool.free_block_queue] == [6, *reversed(ids[:3])]
 
 
-def test_a_window_in_sight_is_hit_and_what_lies_before_it_is_not_held() -> None:
+def test_a_window_hit_takes_no_blocks_before_the_window() -> None:
     manager = make_manager(60, kinds=["window"], reach=6)
     prompt = list(range(24))
     assert ask(manager, prompt) == 0
@@ -159,7 +159,7 @@ def test_a_window_in_sight_is_hit_and_what_lies_before_it_is_not_held() -> None:
     assert 0 not in ids[4:]
 
 
-def test_a_hole_before_the_window_matters_to_nobody_and_one_within_shortens_the_hit() -> None:
+def test_a_gap_within_the_window_shortens_the_hit_and_a_gap_before_it_does_not() -> None:
     for index, expected in ((3, 24), (4, 16), (5, 20)):
         manager = make_manager(60, kinds=["window"], reach=6)
         request = a_request(list(range(24)))
@@ -306,9 +306,7 @@ def test_blocks_of_one_index_stand_for_one_prefix_in_all_groups() -> None:
 
 
 @pytest.mark.parametrize("digest_bits", [0, 8])
-def test_no_digest_is_believed_where_anything_attends_to_everything(
-    monkeypatch: pytest.MonkeyPatch, digest_bits: int
-) -> None:
+def test_with_full_attention_no_digest_is_believed(monkeypatch: pytest.MonkeyPatch, digest_bits: int) -> None:
     strong = hashing.hash_block
 
     def weak(parent_digest: bytes, token_ids: list[int], extra_keys: bytes = b"") -> BlockHash:
@@ -341,7 +339,7 @@ def test_ends_of_sequences_are_forgotten_first_in_all_groups_alike(kinds: list[s
         assert num_cached(manager, [*prompt, 99]) == 40 - 4 * num_taken // 2
 
 
-def test_only_what_keeps_all_blocks_has_a_common_prefix() -> None:
+def test_only_groups_that_keep_all_blocks_have_common_prefix_blocks() -> None:
     manager = make_manager(100, kinds=["window", "full", "recurrent", "cross", "chunk"], reach=6)
     requests = [a_request([*range(8), tail]) for tail in (50, 60)]
     start(manager, requests[0], 8)

@@ -19,7 +19,7 @@ from tests.kv_cache.driver import a_request, generate, make_manager, num_cached,
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4, 16])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33])
-def test_an_exact_resend_of_what_runs_hits_everything_but_the_last_token(
+def test_an_exact_resend_of_a_running_request_hits_all_but_the_last_token(
     block_size: int, length: int
 ) -> None:
     manager = make_manager(100, block_size)
@@ -295,7 +295,7 @@ def test_a_reset_is_refused_while_a_request_runs_and_harms_it_not() -> None:
     assert start(manager, a_request(list(range(9))))[0] == 0
 
 
-def test_a_waiting_request_that_was_hashed_before_a_reset_hits_what_came_after_it() -> None:
+def test_a_request_hashed_before_a_reset_hits_blocks_published_after_it() -> None:
     manager = make_manager(10)
     waiting = a_request(list(range(9)))
     manager.get_computed_blocks(waiting)

@@ -48,7 +48,7 @@ def test_every_page_of_a_pool_is_as_large_as_the_largest() -> None:
     assert config.total_bytes == 10 * LARGE.page_bytes
 
 
-def test_a_window_holds_what_a_step_sees_and_no_more() -> None:
+def test_a_window_has_only_the_blocks_that_a_step_sees() -> None:
     # 24 tokens seen and 8 more computed are 31 in a row, which lie in 3 blocks of 16 at most.
     assert [WINDOW.num_blocks_for(num_tokens, max_chunk=8) for num_tokens in (16, 17, 48, 1000)] == [
         1,

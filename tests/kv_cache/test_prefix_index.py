@@ -120,7 +120,7 @@ def test_colliding_digests_cost_hits_but_are_never_believed(digest_bits: int) ->
 
 
 @every_seed(30)
-def test_the_longest_head_among_all_children_is_found_whoever_comes_and_goes(seed: int) -> None:
+def test_the_longest_head_among_all_children_is_found_after_any_changes(seed: int) -> None:
     rng = random.Random(seed)
     pool = make_pool(40)
     held: list[tuple[KVCacheBlock, list[int]]] = []
@@ -210,7 +210,7 @@ class Diary(Observer):
         return taken
 
 
-def test_an_observer_hears_of_the_first_block_with_a_content_and_of_the_last() -> None:
+def test_an_observer_gets_an_event_for_the_first_and_last_block_of_a_content() -> None:
     diary = Diary()
     pool = make_pool(9, num_groups=2, observer=diary)
     first, second = hashes_of([1, 2, 3, 4])
@@ -248,7 +248,7 @@ def test_a_content_with_two_identities_is_removed_with_the_last_of_them() -> Non
     assert diary.take() == [(digests[1], 0)]
 
 
-def test_an_observer_hears_of_a_reset_and_nothing_of_tails() -> None:
+def test_an_observer_gets_an_event_for_a_reset_and_none_for_tails() -> None:
     diary = Diary()
     pool = make_pool(9, observer=diary)
     blocks = pool.get_new_blocks(1)

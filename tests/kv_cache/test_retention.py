@@ -27,12 +27,12 @@ def lengths_found(interval: int | None, kinds: list[str], reach: int = 6) -> lis
     return found
 
 
-def test_by_default_everything_stays() -> None:
+def test_by_default_all_blocks_stay_cached() -> None:
     assert lengths_found(None, ["window", "full"]) == list(range(1, 16))
 
 
 @pytest.mark.parametrize("kinds", [["window"], ["window", "full"], ["chunk", "full"]])
-def test_with_0_only_what_follows_the_prompt_and_the_end_stays(kinds: list[str]) -> None:
+def test_with_0_only_windows_at_the_ends_of_prompt_and_sequence_stay_cached(kinds: list[str]) -> None:
     # The prompt again goes on after 28 of its 30 tokens; a chunk of 6 that begins at 24 is seen from there.
     found = lengths_found(0, kinds)
     assert 7 in found
@@ -41,7 +41,7 @@ def test_with_0_only_what_follows_the_prompt_and_the_end_stays(kinds: list[str])
     assert 11 not in found
 
 
-def test_with_an_interval_what_follows_each_multiple_stays_too() -> None:
+def test_with_an_interval_windows_at_each_multiple_stay_cached_too() -> None:
     found = lengths_found(20, ["window", "full"])
     assert {5, 7, 10, 15} <= set(found)  # 20, 28, 40 and 60 tokens
     assert not {2, 3, 12, 13} & set(found)
@@ -61,7 +61,7 @@ def test_the_prompt_again_costs_its_last_block_only_with_0() -> None:
     assert start(manager, a_request(PROMPT))[0] == 28
 
 
-def test_what_is_forgotten_is_the_first_to_be_reused() -> None:
+def test_forgotten_blocks_are_reused_first() -> None:
     manager = make_manager(200, BLOCK, kinds=["window", "full"], retention_interval=0)
     request = a_request(PROMPT)
     start(manager, request, 20)
@@ -72,7 +72,7 @@ def test_what_is_forgotten_is_the_first_to_be_reused() -> None:
     manager.check()
 
 
-def test_what_others_hold_stays_findable() -> None:
+def test_blocks_that_other_requests_have_stay_cached() -> None:
     manager = make_manager(200, BLOCK, kinds=["window", "full"], retention_interval=0)
     one, other = a_request(PROMPT), a_request([*PROMPT[:12], 77, 78])
     start(manager, one, 12)

@@ -13,7 +13,7 @@ def make_journal(capacity: int, num_steps: int) -> Journal:
     return journal
 
 
-def test_the_oldest_steps_make_room() -> None:
+def test_new_steps_overwrite_the_oldest() -> None:
     journal = make_journal(capacity=3, num_steps=5)
     assert [step.sequence for step in journal.read(0)] == [102, 103, 104]
     assert [step.events for step in journal.read(104)] == [[RemovedBlock(hash_of(4), 0)]]

@@ -89,7 +89,7 @@ def test_batches_come_in_order_by_the_stream_alone(endpoint: str, tmp_path: Path
     assert hashes[-50:] == [[hash_of(name)] for name in range(50)]
 
 
-def test_a_subscriber_that_never_reads_holds_up_nobody() -> None:
+def test_a_subscriber_that_never_reads_delays_nothing() -> None:
     with publishing(kv_events_hwm=1) as observer, zmq.Context() as context:
         asleep = context.socket(zmq.SUB)
         asleep.linger, asleep.rcvhwm = 0, 1
@@ -209,7 +209,7 @@ def test_missed_batches_without_a_replay_endpoint_are_lost() -> None:
             subscriber.take_snapshot()
 
 
-def test_a_snapshot_of_nobody_times_out(tmp_path: Path) -> None:
+def test_a_snapshot_without_a_publisher_times_out(tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/nobody"
     with KVEventsSubscriber(endpoint, endpoint, reply_timeout_s=0.01) as subscriber:
         with pytest.raises(TimeoutError, match="no snapshot came from ipc://"):
@@ -271,7 +271,7 @@ def test_a_port_that_there_is_not_is_refused_by_its_name(setting: str, port: str
 
 
 @PORTS_THAT_ARE_NONE
-def test_nobody_subscribes_at_a_port_that_there_is_not(port: str) -> None:
+def test_an_invalid_port_is_refused(port: str) -> None:
     with pytest.raises(ConfigError, match=r"\Aendpoint is 'tcp://\[::1\]:.*; a TCP port is"):
         KVEventsSubscriber(f"tcp://[::1]:{port}")
     with pytest.raises(ConfigError, match=r"\Areplay_endpoint is 'tcp://.*; a TCP port is"):

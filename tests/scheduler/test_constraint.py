@@ -30,7 +30,7 @@ def test_a_request_that_is_passed_over_keeps_its_place(policy: str) -> None:
     assert list(step(core).num_scheduled_tokens) == ["b", "g"]
 
 
-def test_several_that_are_passed_over_again_and_again_keep_their_order() -> None:
+def test_requests_that_are_passed_over_repeatedly_keep_their_order() -> None:
     constraint = FakeConstraint(vetoed=set("abcd"))
     core = a_core(constraint, max_num_seqs=2)
     add(core, *"abcdef")
@@ -44,7 +44,7 @@ def test_several_that_are_passed_over_again_and_again_keep_their_order() -> None
     assert waiting(core.scheduler) == ["a", "c", "g"]
 
 
-def test_a_veto_that_blocks_the_queue_lets_nobody_past() -> None:
+def test_after_a_veto_that_blocks_the_queue_no_later_request_begins() -> None:
     constraint = FakeConstraint(blocks_queue=True, vetoed={"b"})
     core = a_core(constraint)
     add(core, *"abc")
@@ -54,7 +54,7 @@ def test_a_veto_that_blocks_the_queue_lets_nobody_past() -> None:
     assert list(step(core).num_scheduled_tokens) == ["a", "b", "c"]
 
 
-def test_a_veto_of_one_that_runs_holds_back_nobody_else() -> None:
+def test_a_veto_of_a_running_request_holds_back_no_other_request() -> None:
     constraint = FakeConstraint(blocks_queue=True)
     core = a_core(constraint)
     add(core, *"ab")
@@ -88,7 +88,7 @@ def test_a_veto_leaves_no_trace() -> None:
     assert core.scheduler.kv_cache.usage == 0
 
 
-def test_what_is_committed_is_what_runs_after_every_constraint_had_its_say() -> None:
+def test_commit_gets_the_share_that_all_constraints_allow() -> None:
     constraint = FakeConstraint()
     core = a_core(constraint, max_num_batched_tokens=8)
     add(core, "a", length=20)
@@ -107,7 +107,7 @@ def test_nothing_is_committed_for_a_request_whose_blocks_are_not_there() -> None
     assert [commit[0] for commit in constraint.commits] == ["a"]
 
 
-def test_a_reservation_is_given_back_at_the_end_however_it_comes() -> None:
+def test_a_reservation_is_released_at_every_kind_of_end() -> None:
     constraint = FakeConstraint()
     core = a_core(constraint)
     add(core, *"abc")

@@ -25,7 +25,7 @@ def _is_complete(scheduler: Scheduler, req_id: str) -> bool:
     return request.num_computed_tokens == request.num_tokens
 
 
-def test_first_come_first_served_goes_by_the_order_of_coming_whatever_the_clock_said() -> None:
+def test_fcfs_goes_by_the_order_of_arrival_not_by_the_clock() -> None:
     scheduler = make_scheduler(make_kv_config(5, block_size=4))
     # The clock stepped back between the two; and as texts, "0.1.10" is before "0.1.2".
     for request_id, arrival_time in (("0.1.2", 5.0), ("0.1.10", 1.0)):
@@ -39,7 +39,7 @@ def test_first_come_first_served_goes_by_the_order_of_coming_whatever_the_clock_
     assert [request.request_id for request in scheduler.waiting] == ["0.1.10"]
 
 
-def test_a_request_gets_in_as_soon_as_what_others_published_makes_it_fit() -> None:
+def test_a_request_is_admitted_as_soon_as_published_blocks_make_it_fit() -> None:
     scheduler = make_scheduler(make_kv_config(13, block_size=4))
     prompt = list(range(1, 33))
     scheduler.add_request(make_request("first", prompt, FOREVER))
@@ -49,7 +49,7 @@ def test_a_request_gets_in_as_soon_as_what_others_published_makes_it_fit() -> No
     assert run_step(scheduler) == {"first": 1, "second": 1}
 
 
-def test_a_lone_prompt_is_not_cut_for_requests_that_have_no_seat() -> None:
+def test_a_lone_prompt_is_not_chunked_for_requests_without_a_row() -> None:
     scheduler = make_scheduler(make_kv_config(100), max_num_seqs=1, max_num_batched_tokens=32)
     for request_id in ("first", "second"):
         scheduler.add_request(make_request(request_id, list(range(1, 31)), FOREVER))

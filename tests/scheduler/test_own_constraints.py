@@ -79,7 +79,7 @@ def test_a_threshold_holds_only_beside_others() -> None:
     assert counts(core) == {"a": 5, "b": 5}
 
 
-def test_at_most_so_many_prompts_are_in_the_middle_and_short_ones_get_past() -> None:
+def test_partial_prefills_are_limited_and_short_prompts_still_run() -> None:
     core = make_core(1000, max_num_batched_tokens=16, max_num_partial_prefills=1)
     add(core, "a", "b", length=40)
     add(core, "c", length=4)
@@ -91,7 +91,7 @@ def test_at_most_so_many_prompts_are_in_the_middle_and_short_ones_get_past() -> 
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_never_more_prompts_are_in_the_middle_than_are_allowed(most: int) -> None:
+def test_there_are_never_more_partial_prefills_than_allowed(most: int) -> None:
     core = make_core(
         1000, max_num_batched_tokens=16, long_prefill_token_threshold=4, max_num_partial_prefills=most
     )
@@ -107,7 +107,7 @@ def test_never_more_prompts_are_in_the_middle_than_are_allowed(most: int) -> Non
     run_to_end(core)
 
 
-def test_a_prompt_that_is_held_back_for_a_step_is_still_in_the_middle() -> None:
+def test_a_prompt_that_is_held_back_for_a_step_is_still_a_partial_prefill() -> None:
     constraint = FakeConstraint()
     core = a_core(constraint, 1000, max_num_batched_tokens=16, max_num_partial_prefills=1)
     add(core, "a", "b", length=40)
@@ -118,7 +118,7 @@ def test_a_prompt_that_is_held_back_for_a_step_is_still_in_the_middle() -> None:
     assert counts(core) == {"a": 8}
 
 
-def test_what_is_computed_again_counts_as_a_prompt_in_the_middle() -> None:
+def test_recomputation_counts_as_a_partial_prefill() -> None:
     core = make_core(1000, max_num_batched_tokens=16, max_num_partial_prefills=1, enable_caching=False)
     add(core, "a", length=4)
     for _ in range(40):
@@ -161,7 +161,7 @@ def test_between_two_steps_of_prompts_a_long_queue_costs_nothing(monkeypatch: py
     assert looked_at == ["b"]
 
 
-def test_prompts_run_in_every_step_while_nobody_decodes() -> None:
+def test_prompts_run_in_every_step_while_no_request_decodes() -> None:
     core = make_core(1000, max_num_batched_tokens=16, prefill_schedule_interval=100)
     add(core, "a", length=4)
     step(core)
@@ -170,7 +170,7 @@ def test_prompts_run_in_every_step_while_nobody_decodes() -> None:
     assert [counts(core) for _ in range(3)] == [{"b": 16}, {"b": 16}, {"b": 8}]
 
 
-def test_what_is_computed_again_waits_for_the_step_of_prompts_too() -> None:
+def test_recomputation_waits_for_the_prefill_interval_too() -> None:
     core = make_core(1000, max_num_batched_tokens=64, prefill_schedule_interval=30, enable_caching=False)
     add(core, "a", "b", length=2)
     for _ in range(20):
@@ -180,7 +180,7 @@ def test_what_is_computed_again_waits_for_the_step_of_prompts_too() -> None:
     assert counts(core) == {"a": 1, "b": 22}
 
 
-def test_admission_leaves_a_share_of_the_cache_to_those_who_run() -> None:
+def test_admission_leaves_a_share_of_the_cache_to_running_requests() -> None:
     core = make_core(11, watermark=0.3)  # 10 blocks, 3 of them left free
     add(core, "a", length=12)
     assert counts(core) == {"a": 12}
@@ -192,7 +192,7 @@ def test_admission_leaves_a_share_of_the_cache_to_those_who_run() -> None:
     assert counts(core) == {"a": 1, "c": 3}
 
 
-def test_an_empty_engine_admits_whatever_fits_at_all() -> None:
+def test_an_empty_engine_admits_every_request_that_fits() -> None:
     core = make_core(11, watermark=0.9)
     add(core, "a", length=36)
     assert counts(core) == {"a": 36}
@@ -217,7 +217,7 @@ def test_beside_a_very_short_prompt_others_still_run_an_eighth_of_the_step() -> 
     assert counts(core) == {"a": 2, "b": 8}
 
 
-def test_those_who_decode_are_not_held_back_for_anyone() -> None:
+def test_decoding_requests_are_never_held_back() -> None:
     core = make_core(1000, max_num_batched_tokens=64, scheduling_policy="fair")
     add_for(core, "y", *"bcdefghijkl", length=2)
     step(core)
@@ -225,7 +225,7 @@ def test_those_who_decode_are_not_held_back_for_anyone() -> None:
     assert counts(core) == {"a": 2} | dict.fromkeys("bcdefghijkl", 1)
 
 
-def test_what_another_tenant_computes_again_is_held_back_like_a_prompt() -> None:
+def test_recomputation_of_another_tenant_is_held_back_like_a_prompt() -> None:
     core = make_core(1000, max_num_batched_tokens=64, scheduling_policy="fair", enable_caching=False)
     add_for(core, "y", "b", "c", length=2)
     for _ in range(40):
@@ -241,7 +241,7 @@ def test_what_another_tenant_computes_again_is_held_back_like_a_prompt() -> None
 @pytest.mark.parametrize("interval", [1, 3])
 @pytest.mark.parametrize("most", [None, 1])
 @pytest.mark.parametrize("watermark", [0.0, 0.4])
-def test_under_all_of_them_together_everybody_is_served(
+def test_under_all_constraints_together_every_request_finishes(
     policy: str, interval: int, most: int | None, watermark: float
 ) -> None:
     core = make_core(

@@ -42,7 +42,7 @@ def admitted(core: EngineCore) -> list[str]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_while_new_ones_are_paused_those_who_have_begun_go_on_to_their_ends(policy: str) -> None:
+def test_while_new_requests_are_paused_begun_requests_finish(policy: str) -> None:
     core = make_core(100, max_num_seqs=2, scheduling_policy=policy)
     add(core, "abc")
     step(core)
@@ -61,7 +61,7 @@ def test_while_new_ones_are_paused_those_who_have_begun_go_on_to_their_ends(poli
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_while_all_are_paused_nothing_runs_and_then_all_go_on(depth: int) -> None:
+def test_while_all_requests_are_paused_none_runs_and_then_all_go_on(depth: int) -> None:
     core = make_core(100, max_num_seqs=2, pipeline_depth=depth)
     add(core, "abc")
     outputs = list(core.step().outputs)
@@ -81,7 +81,7 @@ def test_while_all_are_paused_nothing_runs_and_then_all_go_on(depth: int) -> Non
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_those_who_are_held_and_those_who_come_meanwhile_keep_their_order(policy: str) -> None:
+def test_paused_requests_and_later_arrivals_keep_their_order(policy: str) -> None:
     core = make_core(100, max_num_seqs=1, scheduling_policy=policy)
     add(core, "abc")
     step(core)
@@ -95,7 +95,7 @@ def test_those_who_are_held_and_those_who_come_meanwhile_keep_their_order(policy
     assert admitted(core) == list("abcdef")
 
 
-def test_pausing_keeps_the_place_of_those_who_were_passed_over() -> None:
+def test_a_pause_keeps_the_order_of_requests_that_were_passed_over() -> None:
     constraint = FakeConstraint(vetoed={"b"})
     core = make_core(100, max_num_seqs=2, constraints=[constraint])
     add(core, "abcd")
@@ -108,7 +108,7 @@ def test_pausing_keeps_the_place_of_those_who_were_passed_over() -> None:
     assert step(core) == ["c", "b"]
 
 
-def test_those_who_were_held_come_before_later_ones_that_ran_meanwhile_and_are_preempted() -> None:
+def test_paused_requests_run_before_later_ones_that_ran_and_were_preempted() -> None:
     constraint = FakeConstraint(vetoed={"b"})
     core = make_core(100, max_num_seqs=2, constraints=[constraint])
     add(core, "abc")
@@ -120,7 +120,7 @@ def test_those_who_were_held_come_before_later_ones_that_ran_meanwhile_and_are_p
     assert step(core) == ["a", "b"]
 
 
-def test_the_most_urgent_comes_first_after_a_pause_whenever_it_came() -> None:
+def test_the_most_urgent_request_runs_first_after_a_pause() -> None:
     core = make_core(100, max_num_seqs=1, scheduling_policy="priority")
     core.pause(PauseState.PAUSED_ALL)
     add(core, "ab", priority=5)
@@ -146,7 +146,7 @@ def test_a_preempted_request_has_begun_and_goes_on_while_new_ones_are_paused() -
     assert list(run_to_end(core)) == ["c"]
 
 
-def test_a_preempted_request_alone_is_still_to_be_drained() -> None:
+def test_a_preempted_request_counts_as_begun() -> None:
     core = make_core(7)
     core.add_request(a_request("a", 12, length=7))
     core.add_request(a_request("b", 12, length=7))
@@ -183,7 +183,7 @@ def test_a_queued_turn_waits_for_the_end_of_the_pause_and_the_turn_under_way_doe
     assert len(tokens_of(run_to_end(core)["t"])) == 3
 
 
-def test_who_is_held_can_be_aborted() -> None:
+def test_a_paused_request_can_be_aborted() -> None:
     core = make_core(100, max_num_seqs=1)
     add(core, "ab")
     step(core)
@@ -197,7 +197,7 @@ def test_who_is_held_can_be_aborted() -> None:
     core.check()
 
 
-def test_who_is_held_can_be_stopped() -> None:
+def test_a_paused_request_can_be_stopped() -> None:
     core = make_core(100)
     core.pause(PauseState.PAUSED_NEW)
     add(core, "ab")
@@ -207,7 +207,7 @@ def test_who_is_held_can_be_stopped() -> None:
     assert list(run_to_end(core)) == ["b"]
 
 
-def test_nobody_is_displaced_while_all_are_paused() -> None:
+def test_no_request_is_displaced_while_all_are_paused() -> None:
     core = make_core(100, max_num_seqs=2, scheduling_policy="fair")
     add(core, "abc", tenant="first")
     step(core)
@@ -219,7 +219,7 @@ def test_nobody_is_displaced_while_all_are_paused() -> None:
     assert core.scheduler.num_running == 2
 
 
-def test_resetting_the_cache_while_all_are_paused_lets_everyone_begin_again_afterwards() -> None:
+def test_after_a_cache_reset_in_a_pause_all_requests_begin_again() -> None:
     core = make_core(100)
     add(core, "ab")
     news = {output.request_id: [output] for output in core.step().outputs}

@@ -53,7 +53,7 @@ def ranked(policy: Policy, *requests: EngineCoreRequest) -> list[str]:
 # ------------------------------------------------------------------------------------------------ first come
 
 
-def test_first_come_first_served_knows_nothing_but_the_order_of_coming() -> None:
+def test_fcfs_uses_only_the_order_of_arrival() -> None:
     requests = [a_request(name, arrival_time=-float(n), tenant=name) for n, name in enumerate("cab")]
     assert ranked(create_policy(SchedulerConfig()), *requests) == ["c", "a", "b"]
 
@@ -80,7 +80,7 @@ def test_priority_comes_before_arrival_and_arrival_before_the_id() -> None:
 
 
 @pytest.mark.parametrize(("lead_s", "first"), [(19.0, "urgent"), (21.0, "patient")])
-def test_so_many_seconds_of_waiting_make_up_for_a_level_of_priority(lead_s: float, first: str) -> None:
+def test_aging_s_seconds_of_waiting_equal_one_level_of_priority(lead_s: float, first: str) -> None:
     patient = a_request("patient", priority=2, arrival_time=1.7e9)
     urgent = a_request("urgent", priority=0, arrival_time=1.7e9 + lead_s)
     assert ranked(PriorityPolicy(aging_s=10.0), patient, urgent)[0] == first
@@ -123,7 +123,7 @@ def serve_beside(
 @pytest.mark.parametrize("others", ["one tenant", "many tenants"])
 @pytest.mark.parametrize("num_blocks", [10_000, 9], ids=["few seats", "few blocks"])
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
-def test_nobody_starves_beside_an_unending_stream_of_others(
+def test_no_request_starves_in_an_endless_stream_of_others(
     policy: str, num_blocks: int, others: str, is_passed_over: bool
 ) -> None:
     constraint = FakeConstraint()
@@ -188,7 +188,7 @@ def test_tenants_share_by_their_weights_over_a_long_run(
     assert served["a"] / served.total() == pytest.approx(weights["a"] / sum(weights.values()), rel=0.05)
 
 
-def test_a_tenant_that_asks_for_much_and_takes_little_is_charged_for_what_it_took() -> None:
+def test_a_tenant_is_charged_only_for_the_tokens_it_used() -> None:
     policy = FairPolicy({})
     policy.rank(Request(a_request("stays", tenant="stays"), 10_000))
     wasteful, frugal = (
@@ -206,7 +206,7 @@ def test_a_tenant_that_asks_for_much_and_takes_little_is_charged_for_what_it_too
     assert ranked(policy, *again) == ["wasteful2", "frugal2"], "both have had 20 tokens"
 
 
-def test_what_never_ran_costs_nothing() -> None:
+def test_requests_that_never_ran_cost_nothing() -> None:
     policy = FairPolicy({})
     stays, leaves = (Request(a_request(name, 500, tenant=name), 10_000) for name in ("stays", "leaves"))
     policy.rank(stays)
@@ -264,7 +264,7 @@ def work_until_first_token(core: EngineCore, request: EngineCoreRequest) -> tupl
     return len(plans), sum(plan.total_num_scheduled_tokens for plan in plans)
 
 
-def test_whoever_was_idle_has_no_credit_for_it() -> None:
+def test_an_idle_tenant_collects_no_credit() -> None:
     core = make_core(**ROOMY, max_num_seqs=4, scheduling_policy="fair", max_num_batched_tokens=32)
     serve_backlog(core, {"b": (7, 20)}, num_steps=1000)
     served = serve_backlog(core, {"b": (7, 20), "i": (7, 20)}, num_steps=200)
@@ -296,7 +296,7 @@ def test_a_tenant_does_not_displace_its_own_requests() -> None:
     assert num_preemptions(core) == 0
 
 
-def test_not_even_those_that_came_after() -> None:
+def test_a_tenant_does_not_displace_even_its_own_later_requests() -> None:
     constraint = FakeConstraint(vetoed={"a0"})
     core = make_core(**ROOMY, max_num_seqs=1, scheduling_policy="fair", constraints=[constraint])
     for number in range(2):
@@ -308,7 +308,7 @@ def test_not_even_those_that_came_after() -> None:
     assert num_preemptions(core) == 0
 
 
-def test_who_cannot_run_for_another_reason_displaces_nobody() -> None:
+def test_a_request_that_a_constraint_stops_displaces_no_other() -> None:
     constraint = FakeConstraint(vetoed={"b"})
     core = make_core(**ROOMY, max_num_seqs=2, scheduling_policy="fair", constraints=[constraint])
     for number in range(4):
@@ -323,7 +323,7 @@ def test_who_cannot_run_for_another_reason_displaces_nobody() -> None:
     assert "b" in plans_of(core)[-1].num_scheduled_tokens
 
 
-def test_nobody_is_displaced_for_one_who_could_not_run_all_the_same() -> None:
+def test_no_request_is_displaced_if_the_waiting_one_still_could_not_run() -> None:
     core = make_core(num_blocks=21, block_size=4, scheduling_policy="fair")
     core.add_request(a_request("a0", 50, 8, tenant="a"))
     core.add_request(a_request("a1", 8, 8, tenant="a"))

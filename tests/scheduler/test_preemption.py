@@ -61,7 +61,7 @@ def test_a_request_that_outgrows_the_cache_alone_ends_there_with_all_its_tokens(
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_the_last_to_come_gives_way_first_and_comes_back_before_anyone_begins(policy: str) -> None:
+def test_the_last_to_arrive_is_preempted_first_and_returns_before_others_begin(policy: str) -> None:
     core = make_core(8, max_num_seqs=8, scheduling_policy=policy)
     run(core, [a_request(name, 7, 10, arrival_time=float(n)) for n, name in enumerate("abcd")])
     assert [req_id for plan in plans(core) for req_id in plan.preempted_req_ids] == ["c", "b"]
@@ -69,7 +69,7 @@ def test_the_last_to_come_gives_way_first_and_comes_back_before_anyone_begins(po
     assert admitted == [*"abc", *"bc", "d"]
 
 
-def test_a_step_that_preempts_admits_nobody() -> None:
+def test_a_step_that_preempts_admits_no_request() -> None:
     core = make_core(8, max_num_seqs=8)
     run(core, [a_request(name, 7, 10, arrival_time=float(n)) for n, name in enumerate("abcdef")])
     preempting = [plan for plan in plans(core) if plan.preempted_req_ids]
@@ -77,7 +77,7 @@ def test_a_step_that_preempts_admits_nobody() -> None:
     assert not any(plan.scheduled_new_reqs for plan in preempting)
 
 
-def test_not_even_one_for_whom_it_has_freed_enough() -> None:
+def test_a_step_that_preempts_admits_not_even_a_request_that_would_fit() -> None:
     core = make_core(9, scheduling_policy="priority")
     core.add_request(a_request("runs", 12, 10, priority=0))
     core.add_request(a_request("gives way", 16, 10, priority=9))
@@ -92,7 +92,7 @@ def test_not_even_one_for_whom_it_has_freed_enough() -> None:
     assert list(plans(core)[-1].num_scheduled_tokens) == ["runs", "waits"]
 
 
-def test_the_worker_hears_of_a_preemption_in_the_step_that_reuses_the_blocks() -> None:
+def test_the_step_that_reuses_the_blocks_reports_the_preemption() -> None:
     core = make_core(7)
     for number, name in enumerate("ab"):
         core.add_request(a_request(name, 7, 30, arrival_time=float(number)))
@@ -110,7 +110,7 @@ def test_the_worker_hears_of_a_preemption_in_the_step_that_reuses_the_blocks() -
     )
 
 
-def test_the_least_urgent_gives_way_even_if_it_came_first() -> None:
+def test_the_least_urgent_is_preempted_even_if_it_arrived_first() -> None:
     core = make_core(8, scheduling_policy="priority")
     requests = [
         a_request("low", 7, 12, priority=5, arrival_time=0.0),
@@ -190,7 +190,7 @@ def test_growing_answers_that_do_not_fit_together_do_not_thrash(caching: bool) -
     assert all(count <= 3 for count in num_preemptions(together).values())
 
 
-def test_urgent_latecomers_interrupt_four_that_fill_the_cache() -> None:
+def test_later_urgent_requests_preempt_four_that_fill_the_cache() -> None:
     core = make_core(12, max_num_seqs=4, scheduling_policy="priority")
     slow = [a_request(f"slow{n}", 6, 12, priority=9, arrival_time=float(n)) for n in range(4)]
     for request in slow:

@@ -172,7 +172,7 @@ def test_beginnings_of_one_text_under_eviction_pressure(block_size: int, policy:
     assert any(r.num_computed_tokens for plan in executor_of(core).outputs for r in plan.scheduled_new_reqs)
 
 
-def test_a_reset_during_answers_is_refused_and_harms_nobody() -> None:
+def test_a_reset_while_requests_run_is_refused_and_changes_nothing() -> None:
     core = make_core(60)
     requests = [make_request(str(number), [*range(1, 10), number], ANSWER) for number in range(4)]
     for request in requests:
@@ -187,7 +187,7 @@ def test_a_reset_during_answers_is_refused_and_harms_nobody() -> None:
     assert cached(core, [*range(1, 10), 0]) == 0
 
 
-def test_a_reset_while_everybody_waits_is_safe() -> None:
+def test_a_reset_while_all_requests_wait_is_safe() -> None:
     core = make_core(60)
     prompt = list(range(1, 18))
     ask(core, [prompt])

@@ -55,7 +55,7 @@ def test_a_policy_has_its_queue(policy: SchedulingPolicy, kind: type[RequestQueu
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "lottery", None])
-def test_what_is_no_policy_is_a_value_error_that_names_the_policies(policy: object) -> None:
+def test_an_unknown_policy_is_a_value_error_that_names_the_policies(policy: object) -> None:
     with pytest.raises(ValueError, match="fcfs, priority"):
         create_request_queue(policy)
 
@@ -84,7 +84,7 @@ def test_peeking_leaves_the_request_in_place(kind: type[RequestQueue]) -> None:
 
 
 @pytest.mark.parametrize("kind", QUEUES)
-def test_a_queue_is_true_while_it_holds_anybody(kind: type[RequestQueue]) -> None:
+def test_a_queue_is_true_while_it_is_not_empty(kind: type[RequestQueue]) -> None:
     queue = filled(kind, [a_request("a")])
     assert queue
     queue.pop_request()
@@ -102,7 +102,7 @@ def test_iterating_shows_the_order_of_popping_and_changes_nothing(kind: type[Req
 
 
 @pytest.mark.parametrize("kind", QUEUES)
-def test_removing_somebody_who_is_not_there_is_a_value_error(kind: type[RequestQueue]) -> None:
+def test_removing_a_request_that_is_not_queued_is_a_value_error(kind: type[RequestQueue]) -> None:
     queue = filled(kind, [a_request("a")])
     with pytest.raises(ValueError, match="not in"):
         queue.remove_request(a_request("a"))
@@ -110,7 +110,7 @@ def test_removing_somebody_who_is_not_there_is_a_value_error(kind: type[RequestQ
 
 
 @pytest.mark.parametrize("kind", QUEUES)
-def test_removing_several_takes_a_list_a_set_or_an_iterator_and_ignores_strangers(
+def test_removing_several_takes_any_iterable_and_ignores_requests_that_are_not_queued(
     kind: type[RequestQueue],
 ) -> None:
     requests = [a_request(name) for name in "abcdef"]

@@ -61,7 +61,7 @@ def rejection_of(scheduler: Scheduler) -> Rejection:
 # ---------------------------------------------------------------------------------------------------- budgets
 
 
-def test_nobody_waits_nothing_is_planned() -> None:
+def test_without_requests_nothing_is_planned() -> None:
     output = step(a_scheduler())
     assert output.num_scheduled_tokens == {}
     assert output.total_num_scheduled_tokens == 0
@@ -91,7 +91,7 @@ def test_running_requests_come_before_waiting_ones() -> None:
     assert step(scheduler).num_scheduled_tokens == {"a": 1, "b": 1, "c": 1, "d": 5}
 
 
-def test_more_running_requests_than_budget_is_fair_to_none_but_loses_none() -> None:
+def test_more_running_requests_than_budget_all_finish() -> None:
     core = make_core(100, max_num_batched_tokens=2, max_num_seqs=8, long_prefill_token_threshold=0)
     requests = [make_request(f"r{n}", [n + 1], make_params(6), arrival_time=float(n)) for n in range(6)]
     for request in requests:
@@ -181,7 +181,7 @@ def test_one_row_serves_a_queue_in_turn() -> None:
 # ------------------------------------------------------------------------------------------------------ order
 
 
-def test_priority_decides_who_starts_and_ties_go_by_arrival_then_id() -> None:
+def test_requests_start_by_priority_then_arrival_then_id() -> None:
     scheduler = a_scheduler(max_num_seqs=3, scheduling_policy="priority")
     add(scheduler, "idle", 3, priority=7, arrival_time=0.0)
     add(scheduler, "late", 3, priority=1, arrival_time=9.0)
@@ -212,7 +212,7 @@ def test_known_requests_are_described_by_differences() -> None:
     assert (cached.req_ids, cached.new_block_ids) == (["a"], [([3],)])
 
 
-def test_the_worker_hears_once_who_finished() -> None:
+def test_finished_requests_are_reported_to_the_worker_once() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
     add(scheduler, "b", 3)
@@ -234,7 +234,7 @@ def test_blocks_that_all_running_requests_share_are_counted() -> None:
     assert step(scheduler).num_common_prefix_blocks == [0]
 
 
-def test_stats_tell_who_runs_who_waits_and_how_full_the_cache_is() -> None:
+def test_stats_count_running_and_waiting_requests_and_cache_usage() -> None:
     scheduler = a_scheduler(num_blocks=11, max_num_seqs=1)
     for name in "abc":
         add(scheduler, name, 10)
@@ -246,7 +246,7 @@ def test_stats_tell_who_runs_who_waits_and_how_full_the_cache_is() -> None:
 # ------------------------------------------------------------------------------------------- refused requests
 
 
-def test_a_prompt_needs_a_token_and_room_for_an_answer() -> None:
+def test_a_prompt_must_have_a_token_and_leave_space_for_an_answer() -> None:
     scheduler = a_scheduler(max_model_len=10)
     for length in (0, 10, 11):
         assert not scheduler.add_request(make_request("a", [1] * length))
@@ -264,7 +264,7 @@ def test_a_prompt_that_the_cache_can_never_hold_is_refused_at_once() -> None:
     assert re.search(r"at most 11\b", rejection_of(scheduler).message)
 
 
-def test_an_id_in_use_is_refused_and_the_one_that_has_it_goes_on() -> None:
+def test_an_id_in_use_is_refused_and_its_request_goes_on() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
     add(scheduler, "a", 5)
@@ -285,7 +285,7 @@ def test_tokens_after_the_one_that_ends_a_request_are_dropped() -> None:
     scheduler.check()
 
 
-def test_ending_takes_everyone_or_some_in_whatever_state_and_ignores_strangers() -> None:
+def test_finish_requests_ends_some_or_all_in_any_state_and_ignores_unknown_ids() -> None:
     scheduler = a_scheduler(max_num_seqs=2)
     for name in "abcd":
         add(scheduler, name, 3)
@@ -316,7 +316,7 @@ def test_results_of_a_request_that_was_aborted_meanwhile_are_dropped() -> None:
     scheduler.check()
 
 
-def test_results_of_an_aborted_request_do_not_go_to_its_namesake() -> None:
+def test_results_of_an_aborted_request_do_not_go_to_a_new_one_with_its_id() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
     planned = scheduler.schedule()
@@ -330,7 +330,7 @@ def test_results_of_an_aborted_request_do_not_go_to_its_namesake() -> None:
     assert output.num_scheduled_tokens == {"a": 2}, "three of its tokens are in the cache"
 
 
-def test_a_step_that_failed_does_not_end_the_namesake_of_an_aborted_request() -> None:
+def test_a_failed_step_of_an_aborted_request_does_not_end_a_new_one_with_its_id() -> None:
     scheduler = a_scheduler()
     add(scheduler, "a", 3)
     planned = scheduler.schedule()

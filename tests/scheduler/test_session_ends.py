@@ -44,7 +44,7 @@ def test_ending_an_idle_session_reports_nothing() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_ending_a_session_ends_all_its_turns_and_nothing_more_is_heard_of_them(depth: int) -> None:
+def test_ending_a_session_ends_all_its_turns_without_further_outputs(depth: int) -> None:
     core = make_core(100, pipeline_depth=depth)
     add(core, *(a_turn([number], FOREVER) for number in range(3)))
     core.step()
@@ -55,7 +55,7 @@ def test_ending_a_session_ends_all_its_turns_and_nothing_more_is_heard_of_them(d
     assert worker_is_empty(core)
 
 
-def test_a_session_that_is_ended_for_an_error_tells_its_turns_of_it() -> None:
+def test_a_session_that_ends_with_an_error_gives_the_error_to_its_turns() -> None:
     core = make_core(100)
     add(core, a_turn([1], FOREVER), a_turn([2]))
     core.step()
@@ -289,7 +289,7 @@ def test_a_step_that_cannot_be_planned_does_not_end_an_idle_session(monkeypatch:
 # --------------------------------------------------------------------------------------------------- length
 
 
-def test_a_turn_for_which_the_context_has_no_room_is_rejected_and_the_session_lives() -> None:
+def test_a_turn_that_exceeds_the_context_is_rejected_and_the_session_goes_on() -> None:
     core = make_core(100, max_model_len=12)
     turns = [a_turn([1, 2, 3]), a_turn([4, 5, 6])]
     first = tokens_of(run_turn(core, turns[0]))  # 8 tokens are left of it
@@ -317,7 +317,7 @@ def test_a_queued_turn_that_turns_out_not_to_fit_ends_the_session(prompt: list[i
     assert worker_is_empty(core)
 
 
-def test_what_a_stop_brings_upon_the_queued_turn_is_told_by_another_step() -> None:
+def test_a_later_step_reports_the_effect_of_a_stop_on_the_queued_turn() -> None:
     core = make_core(100, max_model_len=12)
     add(core, first := a_turn([1] * 9, FOREVER), a_turn([4] * 4))
     core.step()

@@ -38,7 +38,7 @@ def test_a_turn_goes_on_where_the_one_before_ended() -> None:
     assert [ends(each) for each in news] == [[FinishReason.LENGTH]] * 3
 
 
-def test_what_was_generated_is_prompt_to_the_next_turn_but_its_last_token() -> None:
+def test_the_next_turn_has_the_answer_without_its_last_token() -> None:
     core = make_core(100)
     first = tokens_of(run_turn(core, a_turn([1, 2, 3])))
     run_turn(core, a_turn([4, 5]))
@@ -47,7 +47,7 @@ def test_what_was_generated_is_prompt_to_the_next_turn_but_its_last_token() -> N
     assert new.num_prompt_tokens == len(new.token_ids)
 
 
-def test_turns_that_come_too_early_wait_for_those_before_them() -> None:
+def test_turns_wait_for_earlier_turns() -> None:
     core = make_core(100)
     turns = [a_turn([1, 2, 3]), a_turn([4, 5]), a_turn([6])]
     add(core, *turns)
@@ -76,7 +76,7 @@ def test_a_turn_is_as_urgent_as_it_says_not_as_the_session_was() -> None:
     assert list(run_to_end(core)) == ["other", turn.request_id]
 
 
-def test_a_turn_comes_after_those_who_came_before_it() -> None:
+def test_a_turn_runs_after_requests_that_arrived_earlier() -> None:
     core = make_core(100, max_num_seqs=1)
     run_turn(core, a_turn([1]))
     core.add_request(make_request("other", [9], SIX))
@@ -109,7 +109,7 @@ def test_a_session_finds_its_context_in_the_prefix_cache() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"enable_caching": False}, {}], ids=["no cache", "evicted"])
-def test_a_session_computes_again_what_the_cache_has_lost(settings: dict[str, bool]) -> None:
+def test_a_session_computes_evicted_tokens_again(settings: dict[str, bool]) -> None:
     core = make_core(8, **settings)
     turns = [a_turn([1, 2, 3]), a_turn([4, 5])]
     first = tokens_of(run_turn(core, turns[0]))
@@ -129,7 +129,7 @@ def test_a_session_computes_again_what_the_cache_has_lost(settings: dict[str, bo
     ],
     ids=["salt", "adapter", "media"],
 )
-def test_what_is_left_to_compute_of_a_turn_depends_on_what_its_session_began_with(
+def test_num_tokens_to_compute_of_a_turn_depends_on_the_first_turn(
     fields: dict[str, object],
 ) -> None:
     core = make_core(100)
@@ -137,7 +137,7 @@ def test_what_is_left_to_compute_of_a_turn_depends_on_what_its_session_began_wit
     assert core.scheduler.table.num_tokens_to_compute(a_turn([4, 5])) == 2
 
 
-def test_to_ask_what_is_left_to_compute_hashes_no_block_of_before_and_changes_nothing(
+def test_num_tokens_to_compute_hashes_no_earlier_block_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     core = make_core(100)

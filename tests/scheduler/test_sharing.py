@@ -137,7 +137,7 @@ def test_a_request_does_not_wait_for_less_than_it_computes_itself() -> None:
     assert plans(core)[0].num_scheduled_tokens == {"0": 7, "1": 5}
 
 
-def test_a_request_that_wants_its_prompt_computed_waits_for_nobody() -> None:
+def test_a_request_that_skips_the_prefix_cache_does_not_wait() -> None:
     core = make_core(40)
     prompt = list(range(1, 8))
     params = make_params(6, ignore_eos=True, skip_reading_prefix_cache=True)

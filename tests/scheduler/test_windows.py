@@ -40,7 +40,7 @@ def test_a_context_of_8k_takes_less_than_a_third_of_what_full_layers_would_take(
 
 
 @pytest.mark.parametrize("num_usable_blocks", [3, 4])
-def test_what_windows_no_longer_see_is_given_back_before_anyone_is_preempted(num_usable_blocks: int) -> None:
+def test_blocks_outside_windows_are_given_back_before_a_preemption(num_usable_blocks: int) -> None:
     """The windows of the two requests never lie in more than three blocks together."""
     core = make_core(1 + num_usable_blocks, kinds=["window"], reach=2, max_num_batched_tokens=4)
     for number in range(2):

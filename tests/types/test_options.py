@@ -16,7 +16,7 @@ def test_a_request_that_says_nothing_is_like_any_other() -> None:
     options.check_against("fcfs")
 
 
-def test_what_is_given_is_kept() -> None:
+def test_given_options_are_kept() -> None:
     options = RequestOptions(priority=-3, tenant="alice", deadline_s=2, cache_salt="pepper")
     assert options.tenant_name == "alice"
     assert (options.priority, options.deadline_s, options.cache_salt) == (-3, 2.0, "pepper")

@@ -34,7 +34,7 @@ from tests.types.param_values import ACCEPTED, DEEP, HUGE, REFUSED, nested
         (RequestOptions, "deadline", "RequestOptions has no field 'deadline'; did you mean deadline_s?"),
     ],
 )
-def test_a_field_that_there_is_not_is_refused_with_those_that_may_be_meant(
+def test_an_unknown_field_is_refused_with_similar_names(
     kind: type[CheckedStruct], name: str, message: str
 ) -> None:
     with pytest.raises(RequestError, match=re.escape(message)) as caught:
@@ -102,7 +102,7 @@ def test_a_good_value_is_stored_and_survives_the_wire(name: str, value: Any) -> 
         ),
     ],
 )
-def test_what_is_stored_is_normal(name: str, given: Any, stored: Any) -> None:
+def test_stored_values_are_normalized(name: str, given: Any, stored: Any) -> None:
     value = getattr(SamplingParams(**{name: given}), name)
     assert value == stored
     assert type(value) is type(stored)

@@ -81,7 +81,7 @@ def test_tables_handed_out_do_not_change_with_later_steps() -> None:
 
 
 @pytest.mark.parametrize(("max_num_tokens", "width"), [(16, 1), (17, 2), (1, 1)])
-def test_a_row_has_room_for_the_longest_sequence(max_num_tokens: int, width: int) -> None:
+def test_a_row_can_hold_the_longest_sequence(max_num_tokens: int, width: int) -> None:
     tables = BlockTables(num_groups=1, num_rows=1, max_num_tokens=max_num_tokens, block_size=16)
     for block_id in range(1, width + 1):
         tables.append_row(0, ([block_id],))

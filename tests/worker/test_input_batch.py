@@ -116,7 +116,7 @@ def test_a_row_that_changes_hands_shows_nothing_of_its_last_owner() -> None:
     assert rows.row_of == {"b": 0}
 
 
-def test_an_aborted_request_and_its_namesake_in_one_step_are_two_requests() -> None:
+def test_an_aborted_request_and_a_new_one_with_its_id_are_two_requests() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 3}, [new("a", 0, [1, 2, 3], [1])]))
     rows.take_sampled(step, 50)
@@ -163,7 +163,7 @@ def test_a_group_may_get_no_block_where_another_does() -> None:
     assert all(each.block_table.flags.c_contiguous for each in (first, second))
 
 
-def test_a_token_that_is_none_touches_no_other_row_and_nobody_who_takes_its_own() -> None:
+def test_an_invalid_token_changes_no_other_row_and_no_later_request_in_its_row() -> None:
     rows = make_input_batch()
     step = lay_out(rows, plan({"a": 1, "b": 1}, [new("a", 0, [1], [1]), new("b", 1, [2], [2])]))
     rows.take_sampled(step, INVALID_TOKEN_ID, 20)

@@ -142,7 +142,7 @@ def test_sampled_tokens_run_in_the_next_step() -> None:
     assert [entry[2] for entry in log if entry[0] == "sample"] == [[2], [3]]
 
 
-def test_logprobs_go_to_those_who_asked() -> None:
+def test_logprobs_go_to_the_requests_that_ask_for_them() -> None:
     runner, _, _ = make_runner()
     asks = SamplingParams(logprobs=0, seed=1)
     result = run(
@@ -158,7 +158,7 @@ def test_a_token_that_is_none_is_reported_as_such() -> None:
     assert result.sampled_token_ids == {"a": [INVALID_TOKEN_ID], "b": [11]}
 
 
-def test_a_step_without_tokens_only_hears_who_left() -> None:
+def test_a_step_without_tokens_only_frees_rows_of_finished_requests() -> None:
     runner, _, log = make_runner()
     run(runner, plan({"a": 1}, [new("a", 0, [1], [1])]))
     del log[:]

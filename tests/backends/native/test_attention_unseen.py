@@ -101,7 +101,7 @@ def run_clean(device: Any, layer: AttentionLayer, kv_type: KVType) -> list[np.nd
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_what_no_token_sees_leaves_no_trace(
+def test_slots_that_no_token_sees_do_not_change_the_output(
     devices: dict[int, Any], kv_type: KVType, layer: AttentionLayer
 ) -> None:
     expected = run_clean(devices[1], layer, kv_type)

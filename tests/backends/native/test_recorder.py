@@ -109,7 +109,7 @@ def test_head_size_survives_operations_on_heads(normalized: bool) -> None:
     assert (out.num_columns, out.head_size) == (64, 16)
 
 
-def test_attention_fills_the_cache_before_anyone_looks() -> None:
+def test_attention_fills_the_cache_before_it_is_read() -> None:
     def function(ops: Ops, token_ids: object, positions: object, x: object) -> object:
         return ops.attention(*ops.split_heads(x, (4, 2, 2)), LAYER)
 
