@@ -132,7 +132,7 @@ class ChatTemplate:
         return before.replace(end_mark, "")
 
     def _with_one_bos(self, token_ids: list[int]) -> list[int]:
-        """`token_ids` with exactly one BOS at the start if the model uses BOS: only some templates write it."""
+        """`token_ids`, with exactly one BOS if the model uses BOS. Only some templates write it."""
         bos_token_id = self._tokenizer.bos_token_id
         if bos_token_id is None or not self._tokenizer.add_bos_token:
             return token_ids

@@ -20,8 +20,8 @@ def normalize_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
 
     In every message the content becomes a text, and the arguments of tool calls become the object that their
     JSON describes. Content given as parts becomes the parts' texts, joined without a separator. Content that
-    is absent or null (allowed beside tool calls) becomes "". Raises RequestError, which names the variable and
-    says what is wrong in it.
+    is absent or null (allowed beside tool calls) becomes "". Raises RequestError, which names the variable
+    and says what is wrong in it.
     """
     plain = {name: _plain(value, name) for name, value in variables.items()}
     return {**plain, "messages": _normalize_messages(plain["messages"])}

@@ -1,4 +1,4 @@
-"""`LLM`: a model in this process, for scripts and notebooks. It takes prompts and returns finished answers."""
+"""`LLM`: a model in this process, for scripts and notebooks. It takes prompts and returns whole answers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class LLM:
             return [finished[request_id] for request_id in ids]
 
     def _take_outputs(self, ready: deque[OutputCollector], ids: Sequence[str]) -> Iterator[RequestOutput]:
-        """The outputs of the collectors in `ready`. Raises the RequestError of a request that was rejected."""
+        """The outputs of the collectors in `ready`. Raises the RequestError of a rejected request."""
         while ready:
             collector = ready.popleft()
             if collector.is_rejected:

@@ -142,7 +142,7 @@ class LLMEngine:
         self._dropped_sessions.append(session_id)
 
     def pause(self, state: PauseState) -> None:
-        """Set which requests may run: none (PAUSED_ALL), those that have begun (PAUSED_NEW) or all (UNPAUSED).
+        """Set which requests may run: none (PAUSED_ALL), only begun ones (PAUSED_NEW), or all (UNPAUSED).
 
         To drain the engine, pause with PAUSED_NEW and step until `has_begun_requests` is false.
         """

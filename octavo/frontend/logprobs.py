@@ -41,8 +41,8 @@ class LogprobsProcessor:
 
 
 def _with_text(position: TokenLogprobs, tokenizer: Tokenizer | None, pending: bytes) -> PositionLogprobs:
-    # The chosen token comes first, with its own rank; the most likely tokens follow, with ranks from 1. If the
-    # chosen token is among the latter, its first entry is kept.
+    # The chosen token comes first, with its own rank. The most likely tokens follow, with ranks from 1. If
+    # the chosen token is one of these, its first entry is kept.
     ranks = [position.rank, *range(1, len(position.token_ids))]
     found: dict[int, Logprob] = {}
     for token_id, logprob, rank in zip(position.token_ids, position.logprobs, ranks, strict=True):

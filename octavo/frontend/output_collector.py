@@ -1,7 +1,7 @@
 """`OutputCollector`: where the outputs of one request wait until its caller takes them.
 
-Every request has its own collector, which any thread's step fills. It holds at most one output: a new delta is
-merged with the one that waits, and a new cumulative output replaces it.
+Every request has its own collector, which any thread's step fills. It holds at most one output: a new delta
+is merged with the one that waits, and a new cumulative output replaces it.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ class Session:
                 self._is_open &= turn.finish_reason not in ("error", "abort")
 
     def _next_output(self) -> RequestOutput | None:
-        """The next output of the first turn. If none waits, runs a step and returns None. Also returns None if
-        another thread has taken the output. Raises the RequestError of a turn that was rejected.
+        """The next output of the first turn. If none waits, runs a step and returns None. Also returns None
+        if another thread has taken the output. Raises the RequestError of a turn that was rejected.
         """
         with self._engine.lock:
             if not self._turns:

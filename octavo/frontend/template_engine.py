@@ -1,8 +1,8 @@
 """Runs chat templates: Jinja in its sandbox, with the extensions that Hugging Face templates need.
 
 A template comes with a model, so it is not trusted. It cannot reach Python objects or change its variables.
-The numbers of loop iterations and calls are bounded, and so are the sizes of repeated texts and of powers. The
-time and memory that a single filter or method takes are not bounded.
+The numbers of loop iterations and calls are bounded, and so are the sizes of repeated texts and of powers.
+The time and the memory that a single filter or method takes are not bounded.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _TurnCounting(NodeTransformer):
 
 
 class _GenerationTag(Extension):
-    """{% generation %} … {% endgeneration %} marks the assistant's text for training. It has no effect here."""
+    """{% generation %} … {% endgeneration %} marks an assistant's text for training. No effect here."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it per instance
 

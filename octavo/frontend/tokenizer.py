@@ -74,7 +74,7 @@ class Tokenizer:
         return self._encode(self._backend, text, add_special_tokens)
 
     def encode_segments(self, segments: Sequence[str | int]) -> list[int]:
-        """Ids of a text given as segments: a string is plain text, an integer is the id of a special token."""
+        """Ids of a text in segments: a string is plain text, an integer is the id of a special token."""
         ids: list[int] = []
         for before, segment, after in zip((None, *segments), segments, (*segments[1:], None), strict=False):
             if isinstance(segment, int):
@@ -148,7 +148,7 @@ class Tokenizer:
         return self._plain_backend
 
     def _make_plain_backend(self, pre_tokenizer: pre_tokenizers.PreTokenizer | None) -> tokenizers.Tokenizer:
-        """A second tokenizer over the same model (shared, not copied), which finds no special tokens in text."""
+        """A second tokenizer over the same model (shared, not copied). It finds no special tokens in text."""
         plain = tokenizers.Tokenizer(self._backend.model)
         plain.normalizer = self._backend.normalizer
         plain.pre_tokenizer = pre_tokenizer

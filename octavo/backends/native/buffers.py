@@ -42,8 +42,8 @@ class BufferPlan:
 
 
 def plan_buffers(recording: Recording) -> BufferPlan:
-    """An offset for every value except the inputs, which lie in the caller's memory. Outputs stay alive to the
-    end of the program.
+    """An offset for every value except the inputs, which lie in the caller's memory. Outputs stay alive to
+    the end of the program.
     """
     lifetimes = find_lifetimes(recording)
     owners = share_buffers(recording, lifetimes)
@@ -99,7 +99,7 @@ def place(lifetimes: Sequence[Lifetime]) -> list[int]:
 
 
 def _best_gap(taken: Iterable[tuple[int, int]], width: int) -> int:
-    """The start of the narrowest gap of at least `width`, or the end of all `taken` if there is no such gap."""
+    """The start of the narrowest gap of at least `width`. Without such a gap, the end of all `taken`."""
     gaps: list[tuple[int, int]] = []  # width, where it begins
     end = 0
     for start, stop in sorted(taken):

@@ -34,7 +34,7 @@ def fuse(recording: Recording) -> Recording:
 
 
 def fold_norms(recording: Recording) -> Recording:
-    """Make an RMS norm part of the linear maps that read it, if only linear maps do and it has no residual."""
+    """Make an RMS norm without residual part of the linear maps that read it, if only linear maps do."""
     uses = _Uses(recording)
     changes: dict[Operation, Operation | None] = {}
     for norm in _all(RmsNorm, recording):

@@ -1,4 +1,4 @@
-"""The paged KV cache of every layer. The kernels define the layout of a page (csrc/program/instructions.h)."""
+"""The paged KV cache of every layer. Kernels define the layout of a page (csrc/program/instructions.h)."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class KVCaches:
         return self._layers[layer]
 
     def zero(self, block_ids: np.ndarray) -> None:
-        """Set all pages of `block_ids` [k] int32 to zero. Raises ValueError for a block that does not exist."""
+        """Set all pages of `block_ids` [k] int32 to zero. Raises ValueError for an unknown block."""
         self.pages.zero_blocks(block_ids)
 
     def copy(self, sources: np.ndarray, destinations: np.ndarray) -> None:
         """Copy all pages of `sources` [k] int32 to `destinations` [k] int32.
 
-        Raises ValueError for a block that does not exist, and if the result would depend on the order of copies.
+        Raises ValueError for an unknown block, and if the result would depend on the order of copies.
         """
         self.pages.copy_blocks(sources, destinations)

@@ -29,7 +29,7 @@ SHOW_PROGRESS_FROM_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The position of a matrix in the arena: it begins at byte `offset`, a panel every `panel_stride` bytes."""
+    """The position of a matrix in the arena, in bytes. A panel begins every `panel_stride` bytes."""
 
     offset: int
     panel_stride: int
@@ -111,7 +111,7 @@ class PackedWeights:
 
 @contextmanager
 def _progress_bar(num_bytes: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar over `num_bytes`, on a terminal. Yields a function to call with the bytes just packed."""
+    """A progress bar over `num_bytes`, on a terminal. Yields a function that adds the bytes just packed."""
     if num_bytes < SHOW_PROGRESS_FROM_BYTES:
         yield lambda done: None
         return

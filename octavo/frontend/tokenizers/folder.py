@@ -53,7 +53,7 @@ class _JSONFile:
         self.values = read_object(path) if path.is_file() else {}
 
     def role_texts(self) -> dict[str, str | None]:
-        """The texts of the tokens with a role. The file gives each as a text or as an object with the text."""
+        """The texts of the tokens with a role. In the file each is a text or an object with the text."""
         texts: dict[str, str | None] = {}
         for role in _ROLES:
             if role in self.values:

@@ -53,7 +53,7 @@ class GGUFVocabulary:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> GGUFVocabulary:
-        """Read tokens, token types and `<role>_token_id`. Raises WeightError if they contradict each other."""
+        """Read tokens, token types and `<role>_token_id`. Raises WeightError if these are inconsistent."""
         tokens = read_array(metadata, "tokenizer.ggml.tokens", str)
         types = [NORMAL] * len(tokens)
         if "tokenizer.ggml.token_type" in metadata:

@@ -25,7 +25,7 @@ class TokenizerParts:
 
 
 def add_affixes(backend: tokenizers.Tokenizer, bos_token: str | None, eos_token: str | None) -> None:
-    """Make `backend` put these tokens around a text that is encoded with special tokens. It must have them."""
+    """Make `backend`, which must have these tokens, put them around a text encoded with special tokens."""
     tokens = {name: text for name, text in (("bos", bos_token), ("eos", eos_token)) if text is not None}
     # The template uses these names, because "$" and ":" in a token's own text have a meaning in a template.
     backend.post_processor = processors.TemplateProcessing(

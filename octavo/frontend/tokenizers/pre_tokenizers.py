@@ -90,7 +90,7 @@ def find_pre_tokenizer(name: str | None) -> PreTokenizerKind:
 
 
 def _tiktoken_words(digits: str, letter: str = r"\p{L}", not_symbol: str = r"\s\p{L}\p{N}") -> str:
-    """GPT-4's word pattern. Families differ in the digits of a word and in the characters that are letters."""
+    """GPT-4's word pattern. Families differ in the digits of a word and in what counts as a letter."""
     return rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?{letter}+|{digits}| ?[^{not_symbol}]+[\r\n]*|{_SPACES}"
 
 
