@@ -36,9 +36,12 @@ _model_argument = click.argument("model", default=DEFAULT_MODEL)
 def bench(ctx: click.Context) -> None:
     """Measure how fast Octavo is on this machine.
 
-    Stop other programs first: they change the figures. Begin with: octavo bench latency
+    Stop other programs first: they change the figures. `octavo bench COMMAND --help` explains a command and
+    lists its options.
 
-    `octavo bench COMMAND --help` explains a command and lists its options.
+    \b
+    Example:
+      octavo bench latency
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

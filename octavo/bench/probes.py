@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PROBE_BYTES = 256 * 2**20  # so many that second-level caches hold only a small part
 ARITHMETICS = ("f32", "bf16", "int8", "bf16_tiles", "int8_tiles")
 
-# A virtual machine may be moved to processors that are further apart, or back. A barrier then takes about five
-# times as long, or as short (70 and 390 ns were measured). Figures from both states cannot be compared.
+# A virtual machine may be moved to processors that are further apart, or back. Further apart, a barrier takes
+# about five times as long (390 ns instead of 70 ns). Figures from both states cannot be compared.
 SAME_STATE_RATIO = 1.5
 # A barrier takes this long only if threads wait for a processor.
 BUSY_BARRIER_NS = 5000.0

@@ -103,7 +103,7 @@ def _measure_once(case: SchedulerCase, num_steps: int) -> SchedulerCost:
 
 
 def _make_scheduler(case: SchedulerCase, num_steps: int) -> Scheduler:
-    """A scheduler whose first step computes the prompts of all running requests. No other request ever fits."""
+    """A scheduler whose first step computes the prompts of all running requests. No other request fits."""
     # Lengths differ by up to a block, so that about equally many requests need a new block in each step.
     prompts = [_prompt(number, case.position + number % BLOCK_SIZE) for number in range(case.num_running)]
     num_blocks = 1 + sum(-(-(len(prompt) + num_steps + 1) // BLOCK_SIZE) for prompt in prompts)
