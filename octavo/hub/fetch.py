@@ -101,7 +101,7 @@ class PartialFile:
     def publish(self, path: Path) -> None:
         """Rename the complete file to `path`, atomically."""
         with self.path.open("rb+") as file:
-            # Later only the size is checked, so a crash must not leave a file of the right size and wrong bytes.
+            # Later only the size is checked: a crash must not leave the right size with wrong bytes.
             os.fsync(file.fileno())
         os.replace(self.path, path)
 
@@ -189,8 +189,8 @@ def _require_space(alias: Alias, partial: PartialFile, folder: Path) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
         raise DownloadError(
-            f"{alias.name} needs {format_size(needed_bytes)} while it is fetched, and the disk of {folder} has "
-            f"{format_size(free_bytes)} free; free some space, or set OCTAVO_CACHE to another folder"
+            f"{alias.name} needs {format_size(needed_bytes)} while it is fetched, and the disk of {folder} "
+            f"has {format_size(free_bytes)} free; free some space, or set OCTAVO_CACHE to another folder"
         )
 
 

@@ -53,8 +53,8 @@ def select_model(repository: str, files: Sequence[str], choice: str) -> Selectio
 
 
 def select_tokenizer(repository: str, files: Sequence[str], choice: str) -> Selection:
-    """The files of a tokenizer (`Select`). Without a choice these are tokenizer.json and the files that belong
-    to it or, if there is none, the only GGUF model, which holds its tokenizer.
+    """The files of a tokenizer (`Select`). Without a choice these are tokenizer.json and the files that
+    belong to it or, if there is none, the only GGUF model, which holds its tokenizer.
     """
     if "tokenizer.json" in files and not choice:
         return Selection(tuple(file for file in files if _COMPANION.fullmatch(file)), (), entry="")
@@ -72,11 +72,11 @@ def complete_shards(files: Iterable[str]) -> list[str]:
 
 
 def _folder_weights(files: Sequence[str]) -> list[str]:
-    """The weight files of a folder model; none where config.json is missing."""
+    """The weight files of a folder model; none if config.json is missing."""
     if "config.json" not in files:
         return []
     weights = [file for file in files if "/" not in file and file.endswith(".safetensors")]
-    # Some repositories hold the same weights once more, as `consolidated*`, for their maker's own library.
+    # Some repositories hold a copy of the same weights, `consolidated*`, for their author's own library.
     return [file for file in weights if not file.startswith("consolidated")] or weights
 
 
@@ -112,7 +112,7 @@ def _gguf_models(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _matches(name: str, shards: Sequence[str], choice: str) -> bool:
-    """Whether `choice` is the name or path of one of the model's files, or a word of its name: a quantization.
+    """Whether `choice` is the name or path of one of the model's files, or its quantization, a word of `name`.
 
     A word ends before "-" or ".", so that "Q4_K" is not found in "model-Q4_K_M.gguf".
     """

@@ -1,4 +1,4 @@
-"""`Publisher`: a thread that sends the journal's steps to all subscribers (PUB), and again on request (ROUTER).
+"""`Publisher`: a thread that sends the journal's steps to all subscribers (PUB), and replays them (ROUTER).
 
 `octavo.types.kv_events` describes the messages. The thread never waits for a reader: a message that does not
 fit into the reader's queue is dropped, and the reader finds the gap in the sequence numbers.

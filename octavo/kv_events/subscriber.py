@@ -43,7 +43,7 @@ class KVEventsSubscriber:
     """Follows one engine's stream. Only one thread may use it at a time.
 
     `next_sequence` is the number of the next batch. A program that stores it, together with its state, can
-    continue from there after a restart. With None the subscriber begins with the first batch that it receives.
+    continue from there after a restart. With None the subscriber begins with the first batch that comes.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class KVEventsSubscriber:
         self.close()
 
     def _catch_up(self) -> list[KVEventBatch]:
-        """All batches from `next_sequence` on. Raises EventsLostError if the engine lacks the first of them."""
+        """All batches from `next_sequence` on. Raises EventsLostError if the engine lacks one of them."""
         if self.next_sequence is None:
             return []  # nothing was received yet, so nothing was missed
         batches = []
         for sequence, payload in self._ask(self.next_sequence.to_bytes(8, "big")):
             if sequence != self.next_sequence:
                 raise EventsLostError(
-                    f"batch {self.next_sequence} is lost, the engine's first is {sequence}: it keeps only the "
-                    "last kv_events_buffer_steps, or it was restarted; start again from a snapshot"
+                    f"batch {self.next_sequence} is lost; the engine's next is {sequence}, because it keeps "
+                    "only kv_events_buffer_steps, or because it was restarted; start again from a snapshot"
                 )
             batches.append(_decoder.decode(payload))
             self.next_sequence += 1

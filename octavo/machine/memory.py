@@ -110,10 +110,10 @@ def _cgroup_headrooms(proc: Path, cgroup: Path) -> list[int]:
 
 
 def _inactive_file_bytes(stat: Path) -> int:
-    """Page cache that counts as used, but that the kernel gives back when memory is wanted."""
+    """Bytes of page cache that count as used, but that the kernel frees when a process needs memory."""
     try:
         pages = dict(line.split(maxsplit=1) for line in stat.read_text().splitlines())
     except OSError:
         return 0
-    # Version 1 has a sum over the groups below too, as its usage has; in version 2 every number is one.
+    # Usage includes the groups below. In version 1 only the total_ numbers do, in version 2 all numbers.
     return int(pages.get("total_inactive_file", pages.get("inactive_file", 0)))
