@@ -40,8 +40,8 @@ def pull(name: str, revision: str | None) -> None:
 def models(as_json: bool) -> None:
     """List the models that have a short name, and the models of the Hugging Face hub on this disk.
 
-    A name from the list can be used as MODEL in every other command, for example: octavo run smollm2. If the
-    output is not a terminal, each model is one line, with tabs between the columns.
+    The other commands take a name from the list as MODEL, for example: octavo run smollm2. If the output is
+    not a terminal, each model is one line, with tabs between the columns.
     """
     listed = available_models()
     if as_json:

@@ -81,7 +81,7 @@ def _resolve(name: str, kind: _Kind, revision: str | None, offline: bool) -> Pat
     is_hub_id = alias is None and not os.path.exists(path) and _looks_like_hub_id(name)
     if revision is not None and not is_hub_id:
         raise ConfigError(
-            f"revision {revision!r} is given for {name!r}, but only a Hugging Face id (org/name) has revisions"
+            f"revision {revision!r} is for a Hugging Face id (org/name), and {name!r} is not one"
         )
     if alias is not None:
         return _resolve_alias(alias, offline)

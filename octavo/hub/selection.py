@@ -112,7 +112,7 @@ def _gguf_models(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _matches(name: str, shards: Sequence[str], choice: str) -> bool:
-    """Whether `choice` is the name or path of one of the model's files, or its quantization, a word of `name`.
+    """Whether `choice` is the name or path of a file of the model, or its quantization: a word of `name`.
 
     A word ends before "-" or ".", so that "Q4_K" is not found in "model-Q4_K_M.gguf".
     """
