@@ -121,10 +121,10 @@ def describe_barriers(before_ns: float, after_ns: float) -> str:
     """The times of the barriers as one line. It says whether they make the figures unreliable."""
     line = f"a barrier takes {before_ns:,.0f} ns before and {after_ns:,.0f} ns after"
     if max(before_ns, after_ns) > BUSY_BARRIER_NS:
-        return f"{line}: other programs use these processors, and the figures mean little"
+        return f"{line}: other programs use these processors, so the figures are unreliable"
     if is_same_state(before_ns, after_ns):
         return line
-    return f"{line}: the machine changed meanwhile, and the figures mean little; measure again"
+    return f"{line}: the machine changed between them, so the figures are unreliable; measure again"
 
 
 def _describe_load(figures: Figures) -> str:

@@ -238,13 +238,13 @@ class Chat:
     def _answer(self, question: str) -> Answer | None:
         """The model's answer, shown as it comes, or None if the conversation no longer fits the context."""
         prompt = self.model.render(self.conversation.messages_with(question))
-        room = self.model.params.max_tokens or 1
-        if len(prompt) + room > self.model.context:
+        num_new_tokens = self.model.params.max_tokens or 1
+        if len(prompt) + num_new_tokens > self.model.context:
             self.failed = True
             note(
                 f"The conversation no longer fits: with this message it has {len(prompt)} tokens, its answer "
-                f"needs {room} more, and the context holds {self.model.context}. Nothing was dropped. "
-                f"/clear begins a new conversation. /undo or a shorter message may be enough."
+                f"needs {num_new_tokens} more, and the context holds {self.model.context}. Nothing was "
+                f"dropped. /clear begins a new conversation. /undo or a shorter message may be enough."
             )
             return None
         try:

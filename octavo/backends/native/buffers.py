@@ -89,12 +89,12 @@ def place(lifetimes: Sequence[Lifetime]) -> list[int]:
     """
     offsets: list[int] = []
     for number, lifetime in enumerate(lifetimes):
-        meanwhile = (
+        taken = (
             (start, start + _padded(other))
             for start, other in zip(offsets, lifetimes[:number], strict=True)
             if other.overlaps(lifetime)
         )
-        offsets.append(_best_gap(meanwhile, _padded(lifetime)))
+        offsets.append(_best_gap(taken, _padded(lifetime)))
     return offsets
 
 
