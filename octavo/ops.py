@@ -82,15 +82,15 @@ class AttentionLayer:
 
 
 class Ops(Protocol[Tensor]):
-    """The vocabulary of models. Every operation returns a new tensor and does not change its arguments."""
+    """The vocabulary of models. No operation changes its arguments, and a model must not change a result."""
 
     def embedding(self, token_ids: Tensor, table: Weight, scale: float = 1.0) -> Tensor:
         """Rows `token_ids` [T] of `table` (vocab, hidden), times `scale` → [T, hidden]."""
 
     def replace_rows(self, x: Tensor, name: str) -> Tensor:
-        """x [T, width] with the rows replaced that the step gives by this name (`Batch.inputs`) → [T, width].
+        """x [T, width], with some rows replaced by those that `Batch.inputs` has under `name` → [T, width].
 
-        A step that gives none costs nothing.
+        A step without such rows costs nothing.
         """
 
     def rms_norm(self, x: Tensor, weight: Weight, eps: float, residual: Tensor | None = None) -> Tensor:

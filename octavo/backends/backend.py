@@ -46,16 +46,16 @@ class Backend(Protocol):
         """Write `token_ids` into the table, at the positions of `row` from `start` on."""
 
     def forward(self, batch: Batch) -> Any:
-        """Run the batch's tokens, as the table has them, writing their K and V into the cache. Returns hidden
-        states [T, hidden].
+        """Run the batch's tokens, which are in the table, and write their K and V into the cache. Returns
+        hidden states [T, hidden].
         """
 
     def compute_logits(self, hidden: Any, indices: np.ndarray) -> Any:
         """The logits [L, vocab] for the rows `indices` [L] int64 of `hidden`."""
 
     def sample(self, logits: Any, batch: Batch, metadata: SamplingMetadata) -> Pending[SamplerOutput]:
-        """Sample one token from each row of the batch's `logits`, which are used up, and write it into the
-        table. May return before the work is done: the next `forward` finds the tokens in the table.
+        """Sample one token from each row of the batch's `logits`, and write it into the table. The logits may
+        be overwritten. May return before the work is done: the next `forward` finds the tokens in the table.
         """
 
     def gather_logprobs(self, logits: Any, token_ids: np.ndarray, num_logprobs: int) -> list[TokenLogprobs]:

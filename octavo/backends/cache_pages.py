@@ -1,6 +1,6 @@
-"""Where each layer's keys and values lie: from a `KVCacheConfig` to the pages of each layer.
+"""Finds the pages of each layer's keys and values in a `KVCacheConfig`.
 
-How a page is laid out is for each backend to decide.
+Each backend defines the layout of a page itself.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ class LayerPages(NamedTuple):
     """The pages of a layer: page number `page` of every block that its group holds."""
 
     group: int  # the layer's KV cache group, which has a block table of its own
-    page: int  # which page of a block, from 0
+    page: int  # the number of the page in a block, from 0
     spec: AttentionSpec
 
 
 def find_pages(config: KVCacheConfig) -> dict[int, LayerPages]:
-    """The pages of every layer. Raises UnsupportedError, naming the layers, where layers keep anything but
+    """The pages of every layer. Raises UnsupportedError, naming the layers, if any layer keeps anything but
     keys and values.
     """
     pages: dict[int, LayerPages] = {}

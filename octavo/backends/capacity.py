@@ -26,7 +26,7 @@ def weights_must_fit(model: Model, num_bytes: int, form: str = "") -> Iterator[N
 
 @contextmanager
 def kv_cache_must_fit(config: KVCacheConfig) -> Iterator[None]:
-    """Turn a MemoryError into a CapacityError, which says what the KV cache takes."""
+    """Turn a MemoryError into a CapacityError, which says how much memory the KV cache takes."""
     try:
         yield
     except MemoryError as error:

@@ -1,4 +1,4 @@
-"""`TokenTable`: the tokens of every row, for backends whose memory is the host's."""
+"""`TokenTable`: the tokens of every row, for backends that compute in the host's memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from octavo.types.sampling import SamplerOutput
 
 
 class TokenTable:
-    """Token ids by row and position: known ones, drafts after them, and what was sampled."""
+    """Token ids by row and position: known tokens, drafts after them, and sampled tokens."""
 
     def __init__(self, num_rows: int, max_model_len: int) -> None:
         # [rows, max_model_len] int32, zeroed by the system on first touch: memory follows use.
         self._token_ids = np.zeros((num_rows, max_model_len), np.int32)
 
     def write(self, row: int, start: int, token_ids: list[int]) -> None:
-        """Write `token_ids` at the positions from `start` on."""
+        """Write `token_ids` at the positions of `row` from `start` on."""
         self._token_ids[row, start : start + len(token_ids)] = token_ids
 
     def gather(self, batch: Batch) -> np.ndarray:
@@ -26,12 +26,12 @@ class TokenTable:
         return token_ids
 
     def take_in(self, batch: Batch, sampled: SamplerOutput) -> SamplerOutput:
-        """Write what was sampled at its positions. Returns it with the number of tokens that each request
-        gains.
+        """Write the sampled tokens at their positions. Returns `sampled` with the number of tokens that each
+        request gains.
 
-        Where no token could be sampled an invalid id is written. That request ends, and its row is not read
-        again before another request is admitted to it. Rows after a wrong draft are written in vain: the next
-        step samples these positions again.
+        If no token could be sampled, an invalid id is written. That request ends, and its row is not read
+        again before another request is admitted to it. Tokens sampled after a wrong draft are written too,
+        and the next step overwrites them.
         """
         rows, positions = batch.logits_rows, batch.logits_positions
         num_gained = None

@@ -1,1 +1,1 @@
-"""`octavo bench`: how fast Octavo is on this machine, measured."""
+"""`octavo bench`: measures how fast Octavo is on this machine."""

@@ -1,4 +1,4 @@
-"""`octavo bench`: how fast parts of Octavo are here. What is measured, and how, is in modules of its own."""
+"""`octavo bench`: the commands that measure Octavo. Other modules of this package do the measuring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from octavo.bench.load import Benchmark
 
-# On where prompts share a prefix, and otherwise off: it would only cost time.
+# On if prompts share a prefix. Otherwise off, because it would only cost time.
 _PREFIX_CACHING = "enable_prefix_caching"
 
 _json_option = click.option(
@@ -26,7 +26,7 @@ _json_option = click.option(
     "json_path",
     type=click.Path(dir_okay=False, writable=True, allow_dash=True),
     metavar="FILE",
-    help="write the figures to FILE as JSON; - = to standard output, instead of the table",
+    help="also write the figures to FILE as JSON; - = write JSON to standard output instead of the table",
 )
 _model_argument = click.argument("model", default=DEFAULT_MODEL)
 
@@ -34,7 +34,15 @@ _model_argument = click.argument("model", default=DEFAULT_MODEL)
 @click.group(invoke_without_command=True)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """Measure how fast Octavo is on this machine. Stop other programs first: they change the figures."""
+    """Measure how fast Octavo is on this machine.
+
+    Stop other programs first: they change the figures. `octavo bench COMMAND --help` explains a command and
+    lists its options.
+
+    \b
+    Example:
+      octavo bench latency
+    """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -48,7 +56,7 @@ _prefix_option = click.option(
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="tokens of a common prefix of all prompts, in addition; it is cached before the clock starts",
+    help="number of tokens in a prefix that all prompts share, besides --input-len; it is cached beforehand",
 )
 
 
@@ -56,7 +64,11 @@ def _engine_options() -> list[click.Parameter]:
     return [option for option in engine_options() if option.name != _PREFIX_CACHING]
 
 
-@bench.command(cls=SectionedCommand, params=_engine_options())
+@bench.command(
+    cls=SectionedCommand,
+    params=_engine_options(),
+    short_help="time to the first token, and of each token after it",
+)
 @_model_argument
 @_count("--batch-size", 1, "number of requests that start together")
 @_count("--input-len", 32, "number of tokens in each prompt")
@@ -75,17 +87,24 @@ def latency(
 ) -> None:
     """Measure the time to the first token, and the time of each token after it.
 
-    Prompts are random tokens. Answers are greedy and exactly as long as asked for. The prefix cache holds
-    only the common prefix, if there is one. The time to load the model, a first run that warms up, and the
-    conversion of tokens to text do not count. With the native backend, the table also compares the figures
-    with what the machine can do.
+    MODEL is a name from `octavo models`, a path, or the id of a model on the Hugging Face hub; the default is
+    smollm2. Prompts are random tokens. Every answer has exactly --output-len tokens, each the most likely
+    one. Prompts share no cached tokens except those of --prefix-len. The times to load the model, for a first
+    run that warms up, and to convert tokens to text do not count. With the native backend, the table also
+    compares the figures with what the machine can do.
+
+    \b
+    Example:
+      octavo bench latency smollm2 --input-len 512 --output-len 64
     """
     from octavo.bench.load import LATENCY
 
     _run_load(LATENCY, model, (batch_size, input_len, output_len), num_iters, json_path, flags)
 
 
-@bench.command(cls=SectionedCommand, params=_engine_options())
+@bench.command(
+    cls=SectionedCommand, params=_engine_options(), short_help="tokens per second with many requests"
+)
 @_model_argument
 @_count("--num-prompts", 64, "number of requests; all are queued when the clock starts")
 @_count("--input-len", 128, "number of tokens in each prompt")
@@ -104,14 +123,19 @@ def throughput(
 ) -> None:
     """Measure the throughput of many requests: tokens per second, of prompts and answers.
 
-    Prompts and answers are those of `latency`. Requests wait for one another as the engine's settings say.
+    MODEL, prompts and answers are as in `octavo bench latency`. The engine runs as many requests together as
+    its settings allow (--max-num-seqs, and the size of the KV cache); the others wait.
+
+    \b
+    Example:
+      octavo bench throughput smollm2 --num-prompts 16
     """
     from octavo.bench.load import THROUGHPUT
 
     _run_load(THROUGHPUT, model, (num_prompts, input_len, output_len), num_iters, json_path, flags)
 
 
-@bench.command()
+@bench.command(short_help="each C++ kernel, compared with what the machine can do")
 @click.option(
     "--format",
     "formats",
@@ -122,7 +146,7 @@ def throughput(
 @_count("--threads", None, "number of threads; default: one for each processor this process may use")
 @_json_option
 def kernels(formats: tuple[str, ...], threads: int | None, json_path: str | None) -> None:
-    """Measure each native kernel, and compare it with what the machine can do. Needs no model."""
+    """Measure each native (C++) kernel, and compare it with what the machine can do. Needs no model."""
     from octavo.bench.kernels import STANDARD_FORMATS, measure_all
 
     _check_writable(json_path)
@@ -132,7 +156,7 @@ def kernels(formats: tuple[str, ...], threads: int | None, json_path: str | None
     _write(json_path, report.to_json(), report.render())
 
 
-@bench.command()
+@bench.command(short_help="time that the scheduler needs for a step")
 @_json_option
 def scheduler(json_path: str | None) -> None:
     """Measure the time that the scheduler needs for a step, under several loads. Needs no model."""
@@ -155,7 +179,7 @@ def _run_load(
     json_path: str | None,
     flags: dict[str, Any],
 ) -> None:
-    """Measure requests of a `shape` (number, prompt tokens, output tokens), and tell."""
+    """Measure requests of a `shape` (number, prompt tokens, output tokens), and write the figures."""
     from octavo.bench.generation import Load
     from octavo.bench.load import measure
     from octavo.bench.report import render
@@ -169,14 +193,14 @@ def _run_load(
 
 
 def _check_writable(json_path: str | None) -> None:
-    """Fail before measuring, not after."""
+    """Raise an error before measuring if the file cannot be written."""
     if json_path not in (None, "-"):
         with click.open_file(json_path, "a"):
             pass
 
 
 def _write(json_path: str | None, data: Any, table: RenderableType) -> None:
-    """Write `data` as JSON where it was asked for, and the table unless that is on standard output."""
+    """Write `data` as JSON to `json_path`, if given, and the table, unless the JSON is on standard output."""
     if json_path is not None:
         with click.open_file(json_path, "w", encoding="utf-8") as file:
             file.write(json.dumps(data, indent=2) + "\n")

@@ -1,7 +1,7 @@
-"""Requests of random tokens, run on an engine a step at a time, with a clock at every step.
+"""Runs requests of random tokens on an engine step by step, and times every step.
 
-What is timed is `LLMEngine.step`: scheduler, worker, backend, and the bookkeeping of the front end. Tokens
-are not turned into text, and requests have been checked and queued when the clock starts.
+The time of a step is that of `LLMEngine.step`: scheduler, worker, backend, and the bookkeeping of the front
+end. Tokens are not turned into text. Requests are checked and queued before the clock starts.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from octavo.types.kv import KVCacheConfig
 from octavo.types.params import RequestOutputKind, SamplingParams
 
 SEED = 0  # of the prompts
-NUM_WARM_UP_TOKENS = 4  # of output: by then every kernel has run and all memory has been touched
-LEAST_MEASURED_S = 1.5  # medians of less than this move from run to run
+NUM_WARM_UP_TOKENS = 4  # output tokens after which every kernel has run and all memory has been touched
+LEAST_MEASURED_S = 1.5  # medians over less time vary from one benchmark to the next
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests that are there at once, all of one shape."""
+    """Requests of one shape that are queued together. Lengths are in tokens."""
 
     num_requests: int
-    input_len: int  # of each prompt, behind the prefix
+    input_len: int  # of each prompt, after the prefix
     output_len: int
-    prefix_len: int = 0  # that all prompts begin with, and that is cached before the clock starts
+    prefix_len: int = 0  # shared by all prompts, and cached before the clock starts
 
     @property
     def num_tokens(self) -> int:
@@ -42,22 +42,22 @@ class Load:
 
     @property
     def context_len(self) -> int:
-        """Tokens of each request in the end, with the prefix."""
+        """Tokens of each request at its end, with the prefix."""
         return self.prefix_len + self.input_len + self.output_len
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """When a step ended, in seconds since the first one began, and what came of it."""
+    """The times of one step, and the number of its tokens."""
 
-    end_s: float
+    end_s: float  # since the first step began
     backend_s: float  # spent in the backend's methods
     num_tokens: int  # sampled
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A load as it was run."""
+    """The measurements of one run of a load."""
 
     load: Load
     steps: tuple[StepTime, ...]
@@ -80,13 +80,13 @@ class Run:
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        """Output tokens per second once every request had its first one; None where none came after it."""
+        """Output tokens per second after every request had its first token; None without later steps."""
         steps = self.steps[self.num_prefill_steps :]
         return sum(step.num_tokens for step in steps) / self._decode_s if steps else None
 
     @property
     def decode_step_s(self) -> float | None:
-        """Seconds of a step, once every request had its first token."""
+        """Seconds of a step after every request had its first token; None without later steps."""
         num_steps = len(self.steps) - self.num_prefill_steps
         return self._decode_s / num_steps if num_steps else None
 
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def python_share(self) -> float | None:
-        """Share of the decode steps' time spent outside the backend: scheduling, batches, outputs."""
+        """Share of the decode steps' time outside the backend (scheduling, batches, outputs), or None."""
         steps = self.steps[self.num_prefill_steps :]
         return 1 - sum(step.backend_s for step in steps) / self._decode_s if steps else None
 
@@ -107,14 +107,14 @@ class Run:
 
 
 class TimedBackend:
-    """Stands in for a backend, does what that does, and adds up the seconds spent in its methods."""
+    """Wraps a backend, and adds up the seconds spent in its methods."""
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
         self.seconds = 0.0
 
     def __getattr__(self, name: str) -> Any:
-        """The backend's attribute, with a clock around it if it is a method."""
+        """The backend's attribute. Calls of a method are timed."""
         attribute = getattr(self.backend, name)
         return self._timed(attribute) if callable(attribute) else attribute
 
@@ -130,10 +130,10 @@ class TimedBackend:
 
 
 class LoadRunner:
-    """Runs loads on an engine in this process, and looks inside it as nobody but a benchmark may."""
+    """Runs loads on an engine in this process. It uses parts of the engine that no other caller may use."""
 
     def __init__(self, engine: LLMEngine) -> None:
-        """Put a clock around the engine's backend."""
+        """Replace the engine's backend by a `TimedBackend`."""
         assert isinstance(engine.client, InprocClient)
         executor = engine.client.core.executor
         assert isinstance(executor, InprocExecutor)
@@ -141,7 +141,8 @@ class LoadRunner:
         self._scheduler = engine.client.core.scheduler
         runner: Any = executor.runner
         self.backend = runner.backend
-        self._random = np.random.default_rng(SEED)  # of prompts, each another: only the prefix may be cached
+        # All prompts of all runs differ, so that only the prefix is ever found in the cache.
+        self._random = np.random.default_rng(SEED)
         self._clock = TimedBackend(self.backend)
         runner.backend = self._clock
 
@@ -155,13 +156,13 @@ class LoadRunner:
         most = self._scheduler.config.max_num_seqs
         if load.num_requests > most:
             raise ConfigError(
-                f"max_num_seqs is {most}, and {load.num_requests} requests are to run at once; raise it"
+                f"max_num_seqs is {most}, but {load.num_requests} requests must run at once; raise it"
             )
         length = load.context_len
         block_size = max(group.spec.block_size for group in self.kv_config.groups)
         shared = self.kv_config.num_blocks_for(load.prefix_len // block_size * block_size)
         needed = shared + load.num_requests * (self.kv_config.num_blocks_for(length) - shared)
-        available = self.kv_config.num_blocks - 1  # block 0 is nobody's
+        available = self.kv_config.num_blocks - 1  # block 0 is the null block
         if needed > available:
             raise CapacityError(
                 f"{load.num_requests} requests of {length} tokens take {needed} blocks of the KV cache, "
@@ -169,8 +170,8 @@ class LoadRunner:
             )
 
     def measure(self, load: Load, least: int, num_iters: int | None = None) -> list[Run]:
-        """Run `load` once to warm up and then `num_iters` times; by default as often as it takes to get to
-        LEAST_MEASURED_S, and at least `least` times. Raises OctavoError where a request fails.
+        """Run `load` once to warm up and then `num_iters` times. By default, run it until the runs have taken
+        LEAST_MEASURED_S, and at least `least` times. Raises OctavoError if a request fails.
         """
         self.run(replace(load, output_len=min(load.output_len, NUM_WARM_UP_TOKENS)))
         runs: list[Run] = []
@@ -181,14 +182,14 @@ class LoadRunner:
         return runs
 
     def run(self, load: Load) -> Run:
-        """Run `load` once. Raises OctavoError where a request fails."""
+        """Run `load` once. Raises OctavoError if a request fails."""
         prefix = np.random.default_rng(SEED).integers(0, self._engine.info.vocab_size, load.prefix_len)
         if load.prefix_len:
             self._run_requests(Load(1, 1, 1), prefix)
         return self._run_requests(load, prefix)
 
     def _run_requests(self, load: Load, prefix: np.ndarray) -> Run:
-        ready: list[OutputCollector] = []  # with outputs of the last step
+        ready: list[OutputCollector] = []  # collectors with outputs of the last step
         waiting = self._add_requests(load, prefix, ready)
         steps = []
         num_prefill_steps = 0
@@ -211,7 +212,7 @@ class LoadRunner:
         return Run(load, tuple(steps), num_prefill_steps)
 
     def _add_requests(self, load: Load, prefix: np.ndarray, ready: list[OutputCollector]) -> set[str]:
-        """Queue the requests, whose collectors join `ready` when they have an output. Returns their ids."""
+        """Queue the requests. A collector that receives an output is appended to `ready`. Returns the ids."""
         params = SamplingParams(
             temperature=0.0,
             seed=SEED,

@@ -1,7 +1,7 @@
-"""Native kernels, one by one: seconds of a call, and the share of what the machine can do that it reaches.
+"""Measures each native kernel: the seconds of a call, and the share of the machine's peak that it reaches.
 
-A run is a small program that makes many calls of one kernel, each with weights or a KV cache of its own, so
-that these come from memory, as they do in a model.
+A run is a small program that calls one kernel many times. Each call has its own weights or KV cache, so that
+these are read from memory and not from a cache of the processor, as in a model.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from octavo.backends.native._native import Device
 
 STANDARD_FORMATS = ("BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
-# Inputs and outputs: of models of 135 million and of 1 billion parameters.
+# (inputs, outputs) in models of 135 million and of 1 billion parameters.
 LINEAR_SHAPES = ((576, 1536), (2048, 8192))
 LINEAR_TOKENS = (1, 4, 16, 64, 512)
-# Query heads, KV heads, head size: of models of 135 million and of 8 billion parameters.
+# (query heads, KV heads, head size) in models of 135 million and of 8 billion parameters.
 ATTENTION_HEADS = ((9, 3, 64), (32, 8, 128))
 DECODE_CONTEXTS = (256, 2048, 8192)
 PREFILL_TOKENS = 512
@@ -47,14 +47,14 @@ NORM_TOKENS = (1, 512)
 NUM_NORMS = 64
 
 BLOCK_SIZE = 16
-ROTATED_BYTES = 128 * 2**20  # of the calls of a run together
+ROTATED_BYTES = 128 * 2**20  # weights or KV that all calls of a run read together
 LEAST_RUNS = 3
 LEAST_MEASURED_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """What one call of a kernel takes: of the fastest run, which was disturbed least."""
+    """The time of one call of a kernel, from the fastest run, which was disturbed least."""
 
     name: str
     num_tokens: int
@@ -84,7 +84,7 @@ class KernelReport:
     times: list[KernelTime]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON has it, with rates and shares."""
+        """The report as objects for JSON, with rates and shares."""
         shown = [
             {
                 **dataclasses.asdict(time),
@@ -98,7 +98,7 @@ class KernelReport:
         return {**dataclasses.asdict(self), "times": shown}
 
     def render(self) -> Group:
-        """The report as a table, a line for each kernel and number of tokens."""
+        """The report as a table with a line for each kernel and number of tokens."""
         machine = [
             f"{self.instruction_set}, {self.threads} threads",
             describe_probe(self.probe),
@@ -122,11 +122,11 @@ class KernelReport:
 
 
 def measure_all(formats: Sequence[str], num_threads: int | None, tell: Callable[[str], None]) -> KernelReport:
-    """Measure every kernel, and probe the machine before and after; `tell` is told each kernel's name.
+    """Probe the machine, and measure every kernel. `tell` is called with each kernel's name after it.
 
-    `formats` may be in any case, `num_threads` None = as many as the device would take. Raises
-    UnsupportedError without the native backend, and for a format that it does not multiply; ConfigError for a
-    number of threads that no device takes.
+    `formats` may be in upper or lower case. `num_threads` None = as many as an engine takes by default.
+    Raises UnsupportedError without the native backend and for a format that it does not multiply, and
+    ConfigError for a number of threads that no device can have.
     """
     formats = tuple(map(_format_with_kernel, formats))
     device = make_device(num_threads or default_num_threads())
@@ -140,7 +140,7 @@ def measure_all(formats: Sequence[str], num_threads: int | None, tell: Callable[
 
 
 def measure_kernels(device: Device, formats: Sequence[str]) -> Iterator[KernelTime]:
-    """Every kernel, one after the other; `formats` all have some."""
+    """Measure every kernel in turn. All `formats` must have kernels."""
     for format_name in formats:
         for shape in LINEAR_SHAPES:
             if shape[0] % format_named(format_name).block_size == 0:
@@ -160,7 +160,7 @@ def measure_linear(
     tokens: Sequence[int] = LINEAR_TOKENS,
     rotated_bytes: int = ROTATED_BYTES,
 ) -> Iterator[KernelTime]:
-    """A linear map of `shape` (in, out), for each number of `tokens`."""
+    """Measure a linear map of `shape` (inputs, outputs) for each number of tokens in `tokens`."""
     num_inputs, num_outputs = shape
     weight = random_weight(format_name, num_outputs, num_inputs)
     layers = [Linear((dataclasses.replace(weight),)) for _ in range(-(-rotated_bytes // weight.nbytes))]
@@ -187,13 +187,16 @@ def measure_attention(
     num_tokens: int,
     rotated_bytes: int = ROTATED_BYTES,
 ) -> KernelTime:
-    """Attention of one request's last `num_tokens` tokens; `heads` are query heads, KV heads, head size."""
+    """Measure attention of the last `num_tokens` tokens of one request with `context` tokens.
+
+    `heads` are the query heads, the KV heads and the head size.
+    """
     num_heads, num_kv_heads, head_size = heads
     spec = FullAttentionSpec(BLOCK_SIZE, num_kv_heads, head_size, head_bytes("bf16", head_size))
     num_blocks = spec.num_blocks_for(context, context)
     num_layers = -(-rotated_bytes // (num_blocks * spec.page_bytes))
     caches = KVCaches(KVCacheConfig(1 + num_blocks, (KVCacheGroup(spec, tuple(range(num_layers))),)), "bf16")
-    # A page that was never written to lies nowhere, and so is read from no memory.
+    # Memory pages that were never written all map to one page of zeros, which would stay in the cache.
     caches.zero(np.arange(1 + num_blocks, dtype=np.int32))
     layers = [
         AttentionLayer(index, num_heads, num_kv_heads, head_size, head_size**-0.5)
@@ -219,7 +222,7 @@ def measure_attention(
 
 
 def measure_norm(device: Device, size: int) -> Iterator[KernelTime]:
-    """An RMS norm of rows of `size`, which mostly come from a cache, as they do in a model."""
+    """Measure an RMS norm of rows of `size` columns, most of which are in a cache, as in a model."""
     weight = random_weight("F32", 1, size)
     vector = dataclasses.replace(weight, shape=(size,))
 
@@ -244,13 +247,13 @@ def _format_with_kernel(name: str) -> str:
     formats = load_library().FORMATS
     if found not in formats:
         raise UnsupportedError(
-            f"there are no kernels for weights in format {name!r}; there are for {', '.join(formats)}"
+            f"there are no kernels for weights in format {name!r}; known: {', '.join(formats)}"
         )
     return found
 
 
 def _fastest_s(run: Callable[[], Any]) -> float:
-    run()  # allocates what it needs
+    run()  # the first run allocates memory
     taken: list[float] = []
     while len(taken) < LEAST_RUNS or sum(taken) < LEAST_MEASURED_S:
         begun = perf_counter()
@@ -264,7 +267,7 @@ def _random_rows(num_rows: int, num_columns: int) -> np.ndarray:
 
 
 def _one_request(context: int, positions: np.ndarray) -> CommonAttentionMetadata:
-    """A request with `context` tokens in blocks 1, 2, 3 …, of which those at `positions` run now."""
+    """A request with `context` tokens in blocks 1, 2, 3 …. The step runs the tokens at `positions`."""
     num_blocks = -(-context // BLOCK_SIZE)
     return CommonAttentionMetadata(
         query_start_loc=np.array([0, len(positions)], np.int32),

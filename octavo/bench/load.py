@@ -1,4 +1,4 @@
-"""`octavo bench latency` and `octavo bench throughput`: from a configuration to figures."""
+"""`measure`: the work of `octavo bench latency` and `octavo bench throughput`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """How a load is run."""
+    """The rules by which a load is run."""
 
     name: str
-    at_once: bool  # whether all requests must run together, none waiting for another's place
-    least_iters: int  # where the user gives no number
+    at_once: bool  # whether all requests must run together, without waiting for a row or blocks
+    least_iters: int  # applies if the user gives no number
 
 
 LATENCY = Benchmark("latency", at_once=True, least_iters=3)
@@ -36,10 +36,10 @@ THROUGHPUT = Benchmark("throughput", at_once=False, least_iters=1)
 def measure(
     benchmark: Benchmark, config: EngineConfig, load: Load, num_iters: int | None
 ) -> tuple[Setup, Figures]:
-    """Load the model, run `load`, and probe the machine before and after.
+    """Load the model, probe the machine, run `load`, and measure a barrier before and after the runs.
 
     Raises what `LLMEngine.from_config` raises, RequestError for a load that cannot run, and CapacityError or
-    ConfigError for one that cannot run at once where it must.
+    ConfigError if its requests must run at once and cannot.
     """
     begun = perf_counter()
     engine = LLMEngine.from_config(config)
@@ -68,7 +68,7 @@ def measure(
 
 
 def _count_work(config: EngineConfig, kv_config: KVCacheConfig) -> ModelWork:
-    """The work of the model, whose file is opened once more: engines keep no model to ask."""
+    """The work of the model. Its file is opened again, because an engine does not keep the model."""
     model = open_model(resolve_model(config.model.model, revision=config.model.revision))
     return count_work(model, kv_config)
 

@@ -1,7 +1,7 @@
-"""What this machine can do at most with the native kernels' instructions: what speeds are compared with.
+"""Measures the highest speeds that this machine reaches with the native kernels' instructions.
 
-The probes are in csrc/kernels/probes.cpp. Each takes a `Device` of the native backend and uses all its
-threads.
+Benchmarks compare their figures with these speeds. The probes are in csrc/kernels/probes.cpp. Each takes a
+`Device` of the native backend and uses all its threads.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from octavo.bench.work import Work
 if TYPE_CHECKING:
     from octavo.backends.native._native import Device
 
-PROBE_BYTES = 256 * 2**20  # so that second-level caches hold next to nothing of it
+PROBE_BYTES = 256 * 2**20  # so many that second-level caches hold only a small part
 ARITHMETICS = ("f32", "bf16", "int8", "bf16_tiles", "int8_tiles")
 
-# A virtual machine may be moved to processors that lie further apart, or back. Barriers tell, which then take
-# five times as long (70 and 390 ns were measured). What was measured across such a change means nothing.
+# A virtual machine may be moved to processors that are further apart, or back. Further apart, a barrier takes
+# about five times as long (390 ns instead of 70 ns). Figures from both states cannot be compared.
 SAME_STATE_RATIO = 1.5
-# No machine needs so long; threads do that wait for a processor.
+# A barrier takes this long only if threads wait for a processor.
 BUSY_BARRIER_NS = 5000.0
 
 
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
-    """The most that all threads of a device together can do."""
+    """The highest speeds of all threads of a device together."""
 
     read_bytes_per_s: float  # from memory
-    ops_per_s: Mapping[str, float]  # by arithmetic; those of ARITHMETICS that the instruction set has
+    ops_per_s: Mapping[str, float]  # by arithmetic, for those of ARITHMETICS that the instruction set has
 
     def peak(self, arithmetic: str) -> float:
-        """Operations per second, with matrix tiles where there are some."""
+        """Operations per second, with matrix tiles if the instruction set has them and they are faster."""
         return max(self.ops_per_s[arithmetic], self.ops_per_s.get(f"{arithmetic}_tiles", 0.0))
 
     def memory_s(self, work: Work) -> float:
-        """Seconds that reading takes at least."""
+        """The least time to read the bytes of `work`, in seconds."""
         return work.num_bytes / self.read_bytes_per_s
 
     def arithmetic_s(self, work: Work) -> float:
-        """Seconds that computing takes at least."""
+        """The least time to compute the operations of `work`, in seconds."""
         return sum(count / self.peak(arithmetic) for arithmetic, count in work.num_ops.items())
 
 
 def probe_machine(device: Device) -> MachineProbe:
-    """Measure what `device` can do. Takes about half a second and 256 MiB of memory meanwhile."""
+    """Measure the highest speeds of `device`. This takes about half a second and 256 MiB of memory."""
     library = load_library()
     measured = {name: library.measure_arithmetic(device, name) for name in ARITHMETICS}
     return MachineProbe(
@@ -57,6 +57,6 @@ def probe_machine(device: Device) -> MachineProbe:
 
 
 def is_same_state(barrier_before_ns: float, barrier_after_ns: float) -> bool:
-    """Whether two probes of `Device.barrier_ns` speak of one and the same state of the machine."""
+    """Whether two times of `Device.barrier_ns` were measured in the same state of the machine."""
     low, high = sorted((barrier_before_ns, barrier_after_ns))
     return high <= low * SAME_STATE_RATIO

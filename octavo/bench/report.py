@@ -1,4 +1,4 @@
-"""What came of running a load: the figures, and how near they are to what this machine can do."""
+"""The figures of a load, and their share of what this machine can do at most."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from octavo.bench.work import ModelWork
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What was measured on."""
+    """The model, the engine and the machine that a load ran on."""
 
     model: str
     backend: str
-    instruction_set: str | None  # of the native backend, as all that may be None here
+    instruction_set: str | None  # this and the other fields that may be None are the native backend's
     threads: int | None
     load_s: float  # to find, read and prepare the model
     kv_cache_tokens: int
-    weight_bytes: int  # that a step reads
+    weight_bytes: int  # read by a step
     probe: MachineProbe | None
     barrier_before_ns: float | None
     barrier_after_ns: float | None
@@ -32,7 +32,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Medians over the iterations; None for what there was none of, or nothing to compare with."""
+    """Medians over the iterations. None = there was nothing to measure, or nothing to compare with."""
 
     num_requests: int
     input_len: int
@@ -41,16 +41,16 @@ class Figures:
     num_iters: int
     num_tokens: int  # of one iteration: prompts and outputs
     wall_s: float
-    time_to_first_token_s: float  # of the request that had to wait longest
+    time_to_first_token_s: float  # of the request that waited longest
     decode_step_s: float | None
     prefill_tokens_per_s: float
     decode_tokens_per_s: float | None
     total_tokens_per_s: float
-    python_share: float | None  # of a decode step: all that is not the backend's work
-    decode_memory_s: float | None  # least time of a decode step half-way, for the bytes it reads
-    decode_arithmetic_s: float | None  # and for its operations
-    bandwidth_share: float | None  # of the machine's, reached in decode
-    arithmetic_share: float | None  # of the machine's, reached in prefill
+    python_share: float | None  # share of a decode step's time outside the backend
+    decode_memory_s: float | None  # least time to read the bytes of a decode step in the middle of the output
+    decode_arithmetic_s: float | None  # least time to compute the operations of that step
+    bandwidth_share: float | None  # share of the machine's memory bandwidth that decode reaches
+    arithmetic_share: float | None  # share of the machine's arithmetic peak that prefill reaches
 
 
 def summarize(runs: Sequence[Run], work: ModelWork, probe: MachineProbe | None) -> Figures:
@@ -88,7 +88,7 @@ def summarize(runs: Sequence[Run], work: ModelWork, probe: MachineProbe | None) 
 
 
 def render(setup: Setup, figures: Figures) -> Group:
-    """The figures as a table, and under it what they were measured on."""
+    """The figures as a table, and the setup under it."""
     table = Table(title=_describe_load(figures))
     for heading in ("", "tokens/s", "ms", ""):
         table.add_column(heading, justify="right" if heading else "left")
@@ -112,19 +112,19 @@ def render(setup: Setup, figures: Figures) -> Group:
 
 
 def describe_probe(probe: MachineProbe) -> str:
-    """The probe in a line."""
+    """The probe as one line."""
     rates = ", ".join(f"{name} {rate / 1e9:,.0f}" for name, rate in probe.ops_per_s.items())
     return f"memory {probe.read_bytes_per_s / 1e9:.1f} GB/s; GOP/s: {rates}"
 
 
 def describe_barriers(before_ns: float, after_ns: float) -> str:
-    """The barriers in a line, and what to think of them."""
+    """The times of the barriers as one line. It says whether they make the figures unreliable."""
     line = f"a barrier takes {before_ns:,.0f} ns before and {after_ns:,.0f} ns after"
     if max(before_ns, after_ns) > BUSY_BARRIER_NS:
-        return f"{line}: other programs use these processors, and the figures mean little"
+        return f"{line}: other programs use these processors, so the figures are unreliable"
     if is_same_state(before_ns, after_ns):
         return line
-    return f"{line}: the machine changed meanwhile, and the figures mean little; measure again"
+    return f"{line}: the machine changed between them, so the figures are unreliable; measure again"
 
 
 def _describe_load(figures: Figures) -> str:

@@ -1,7 +1,7 @@
-"""What scheduling costs a step: `schedule` and `update_from_output`, timed with no model behind them.
+"""Measures the cost of scheduling: the times of `schedule` and `update_from_output`, without a model.
 
-Every case is the steady state of a full engine: all running requests decode one token a step, a sixteenth of
-them take a new block in it, and the first in the queue is looked at and found not to fit.
+Every case is the steady state of a full engine. All running requests decode one token in each step. A
+sixteenth of them take a new block. The first waiting request does not fit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from octavo.types.steps import ModelRunnerOutput, SchedulerOutput
 BLOCK_SIZE = 16
 WINDOW = 512  # tokens
 NUM_WARM_UP_STEPS = 20
-TOKEN_ID = 7  # what every request generates, for ever
+TOKEN_ID = 7  # the token that every request generates in every step
 PARAMS = SamplingParams(temperature=0.0, seed=0, max_tokens=None, ignore_eos=True)
 
 
@@ -35,12 +35,12 @@ class SchedulerCase:
     num_running: int
     num_waiting: int = 0
     position: int = 100  # tokens each running request has when measuring begins
-    num_windows: int = 0  # groups of layers that see a window, besides one that sees everything
+    num_windows: int = 0  # groups of sliding-window layers, besides one group of full attention
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerCost:
-    """What one step costs, in microseconds: medians over the steps of the fastest run."""
+    """The cost of one step in microseconds: medians over the steps of the fastest run."""
 
     case: SchedulerCase
     schedule_us: float
@@ -49,7 +49,7 @@ class SchedulerCost:
 
     @property
     def us_per_request(self) -> float:
-        """The step's cost, by running request."""
+        """The step's cost divided by the number of running requests."""
         return self.step_us / self.case.num_running
 
 
@@ -66,12 +66,12 @@ STANDARD_CASES = (
 
 
 def measure(case: SchedulerCase, num_steps: int = 300, num_runs: int = 5) -> SchedulerCost:
-    """Run `case` for `num_steps` steps, `num_runs` times; the fastest run was disturbed least, and counts."""
+    """Run `case` for `num_steps` steps, `num_runs` times. The fastest run counts: it was disturbed least."""
     return min((_measure_once(case, num_steps) for _ in range(num_runs)), key=lambda cost: cost.step_us)
 
 
 def render(costs: Sequence[SchedulerCost]) -> Table:
-    """The costs as a table, a line each."""
+    """The costs as a table, with one line for each case."""
     table = Table(title="The scheduler's cost of a step, in µs")
     for heading in ("running", "waiting", "position", "windows", "schedule", "update", "step", "per request"):
         table.add_column(heading, justify="right")
@@ -96,14 +96,14 @@ def _measure_once(case: SchedulerCase, num_steps: int) -> SchedulerCost:
         scheduler.update_from_output(step, result)
         schedule_ns.append(planned - begun)
         update_ns.append(perf_counter_ns() - sampled)
-    assert len(scheduler.running) == case.num_running, "somebody came, went or was preempted meanwhile"
+    assert len(scheduler.running) == case.num_running, "a request was admitted, preempted or has finished"
     step_ns = [sum(both) for both in zip(schedule_ns, update_ns, strict=True)]
     medians = [median(times[NUM_WARM_UP_STEPS:]) / 1000 for times in (schedule_ns, update_ns, step_ns)]
     return SchedulerCost(case, *medians)
 
 
 def _make_scheduler(case: SchedulerCase, num_steps: int) -> Scheduler:
-    """A scheduler whose first step computes all prompts that run, and that never has room for the rest."""
+    """A scheduler whose first step computes the prompts of all running requests. No other request fits."""
     # Lengths differ by up to a block, so that about equally many requests need a new block in each step.
     prompts = [_prompt(number, case.position + number % BLOCK_SIZE) for number in range(case.num_running)]
     num_blocks = 1 + sum(-(-(len(prompt) + num_steps + 1) // BLOCK_SIZE) for prompt in prompts)
@@ -116,7 +116,7 @@ def _make_scheduler(case: SchedulerCase, num_steps: int) -> Scheduler:
     )
     scheduler = Scheduler(config, kv_cache, max_model_len=kv_cache.max_num_tokens)
     if case.num_waiting:
-        prompts.append(_prompt(case.num_running, kv_cache.max_num_tokens - 1))  # needs every block there is
+        prompts.append(_prompt(case.num_running, kv_cache.max_num_tokens - 1))  # needs all blocks
         prompts += [_prompt(case.num_running + 1, case.position)] * (case.num_waiting - 1)
     for number, prompt in enumerate(prompts):
         scheduler.add_request(_request(number, prompt))
@@ -132,7 +132,7 @@ def _make_groups(case: SchedulerCase) -> tuple[KVCacheGroup, ...]:
 
 
 def _prompt(number: int, length: int) -> list[int]:
-    """A prompt that shares no beginning with others."""
+    """A prompt that shares no prefix with those of other numbers."""
     return [number] * length
 
 
@@ -147,6 +147,6 @@ def _request(number: int, prompt: list[int]) -> EngineCoreRequest:
 
 
 def _sample(output: SchedulerOutput) -> ModelRunnerOutput:
-    """What a worker would answer."""
+    """The output of a worker for this step: one token for each request."""
     sampled = {request_id: [TOKEN_ID] for request_id in output.num_scheduled_tokens}
     return ModelRunnerOutput(sampled_token_ids=sampled, logprobs={})

@@ -1,4 +1,4 @@
-"""Random weights in any format that the native backend multiplies: valid numbers, of no meaning."""
+"""Random weights in any format that the native backend multiplies. All values are finite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from octavo.errors import UnsupportedError
 from octavo.weights.formats import format_named
 from octavo.weights.weight import Weight
 
-# Where the float16 scales of a block lie, in bytes. All other bytes of a block may be anything.
+# The byte offsets of the float16 scales of a block. All other bytes of a block may have any value.
 SCALE_OFFSETS: Mapping[str, tuple[int, ...]] = {
     "Q4_0": (0,),
     "Q4_1": (0, 2),
@@ -25,14 +25,14 @@ SCALE_OFFSETS: Mapping[str, tuple[int, ...]] = {
     "IQ4_NL": (0,),
 }
 PLAIN_FORMATS = ("F32", "F16", "BF16")
-MAX_SCALE = 0.01  # so that weights, which are up to 4096 times a scale, are of an ordinary size
+MAX_SCALE = 0.01  # weights are up to 4096 times a scale, so this keeps them at an ordinary size
 
 
 def random_weight(format_name: str, num_rows: int, num_columns: int) -> Weight:
-    """A matrix of shape (num_rows, num_columns), the same every time.
+    """A matrix of shape (num_rows, num_columns). The same arguments give the same matrix.
 
-    Raises UnsupportedError for a format that is not in PLAIN_FORMATS or SCALE_OFFSETS, WeightError where the
-    columns are no whole number of blocks.
+    Raises UnsupportedError for a format that is not in PLAIN_FORMATS or SCALE_OFFSETS, and WeightError if the
+    columns are not a whole number of blocks.
     """
     rng = np.random.default_rng(0)
     shape = (num_rows, num_columns)
@@ -42,7 +42,7 @@ def random_weight(format_name: str, num_rows: int, num_columns: int) -> Weight:
         data = _random_blocks(rng, format_name, shape)
     else:
         known = ", ".join((*PLAIN_FORMATS, *SCALE_OFFSETS))
-        raise UnsupportedError(f"there are no random weights in format {format_name!r}; there are in {known}")
+        raise UnsupportedError(f"there are no random weights in format {format_name!r}; known: {known}")
     return Weight(f"random {format_name}", shape, format_named(format_name), data)
 
 

@@ -1,7 +1,7 @@
-"""What a step of a model costs at least: the bytes it reads and the operations it computes.
+"""Counts the work of a model's step: the bytes that it must read, and the operations that it must compute.
 
-Counted from the model itself, by running it with an `Ops` that multiplies nothing. Only products count, with
-weights and in attention: everything else is a few numbers for each token.
+The model is run with an `Ops` that counts and computes nothing. Only products with weights and in attention
+count, since all other operations are a few numbers for each token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from octavo.models.model import Model, forward
 from octavo.ops import AttentionLayer, Linear
 from octavo.types.kv import KVCacheConfig
 
-# Format → the numbers that its products are made of. With any other, both factors are quantized, to int8.
+# Format → the arithmetic of its products. In all other formats both factors are quantized to int8.
 PLAIN_ARITHMETIC: Mapping[str, str] = {"F32": "f32", "F16": "f32", "BF16": "bf16"}
 ATTENTION_ARITHMETIC = "bf16"
 
@@ -36,15 +36,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """What one layer's attention costs."""
+    """The work of one layer's attention."""
 
-    pair_ops: int  # of a token and one of those it attends to
+    pair_ops: int  # operations for a token and one token that it attends to
     kv_bytes: float  # of one token of context
     window: int | None  # most tokens that a token attends to
 
     @classmethod
     def of_layer(cls, layer: AttentionLayer, kv_bytes: float) -> AttentionWork:
-        """In each head a score, and a share of a value: a product and a sum for each feature of both."""
+        """The work of `layer`. In each head, a pair of tokens takes a product and a sum for each feature of
+        the key and for each feature of the value.
+        """
         return cls(4 * layer.num_heads * layer.head_size, kv_bytes, layer.window)
 
     def of_step(self, num_requests: int, num_new_tokens: int, context: int, shared: int = 0) -> Work:
@@ -52,7 +54,7 @@ class AttentionWork:
         most = self.window or context
         seen = np.arange(context - num_new_tokens + 1, context + 1).clip(max=most)  # by each new token
         read = min(context, most + num_new_tokens - 1)
-        read_again = max(read + shared - context, 0)  # what each request but one finds read already
+        read_again = max(read + shared - context, 0)  # tokens that are read once for all requests
         num_ops = float(num_requests * self.pair_ops * seen.sum())
         num_read = num_requests * read - (num_requests - 1) * read_again
         return Work(self.kv_bytes * num_read, {ATTENTION_ARITHMETIC: num_ops})
@@ -60,16 +62,16 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class ModelWork:
-    """What the steps of one model cost. The weights of the output layer are among `weight_bytes`."""
+    """The work of one model's steps. `weight_bytes` includes the weights of the output layer."""
 
-    weight_bytes: int  # that every step reads, whatever its number of tokens
+    weight_bytes: int  # read by every step, whatever its number of tokens
     token_ops: Mapping[str, int]  # of one token, by arithmetic
-    head_ops: Mapping[str, int]  # of one token's logits
+    head_ops: Mapping[str, int]  # of one token's logits, by arithmetic
     attention: tuple[AttentionWork, ...]  # by layer
 
     def of_step(self, num_requests: int, num_new_tokens: int, context: int, shared: int = 0) -> Work:
-        """A step in which each request runs `num_new_tokens`, and has `context` tokens after it, of which the
-        first `shared` are the same in all.
+        """The work of a step in which each request runs `num_new_tokens`. After the step each request has
+        `context` tokens. The first `shared` of these are the same in all requests.
         """
         num_tokens = num_requests * num_new_tokens
         work = Work(self.weight_bytes, {name: count * num_tokens for name, count in self.token_ops.items()})
@@ -80,7 +82,7 @@ class ModelWork:
 
 
 def count_work(model: Model, kv_config: KVCacheConfig) -> ModelWork:
-    """The work of `model`, whose keys and values lie as `kv_config` says."""
+    """The work of `model` with a KV cache of `kv_config`."""
     body, head = _Counter(), _Counter()
     forward(model, body, None, None)
     model.compute_logits(head, None)
@@ -98,12 +100,12 @@ def count_work(model: Model, kv_config: KVCacheConfig) -> ModelWork:
 
 
 def arithmetic_of(format_name: str) -> str:
-    """The kind of numbers that products with weights in a format are made of."""
+    """The arithmetic of products with weights in a format."""
     return PLAIN_ARITHMETIC.get(format_name, "int8")
 
 
 class _Counter:
-    """An `Ops` whose tensors are None. It counts what linear maps cost, and notes the layers that attend."""
+    """An `Ops` whose tensors are None. It counts the work of linear maps, and collects attention layers."""
 
     def __init__(self) -> None:
         self.attention_layers: list[AttentionLayer] = []
@@ -111,19 +113,19 @@ class _Counter:
         self.num_ops: Counter[str] = Counter()
 
     def linear(self, x: None, layer: Linear, residual: None = None) -> None:
-        """Count the weights, and a product and a sum for each of their numbers."""
+        """Count the weights' bytes, and a product and a sum for each of their values."""
         for weight in layer.weights:
             self.weight_bytes += weight.nbytes
             self.num_ops[arithmetic_of(weight.format.name)] += 2 * int(np.prod(weight.shape))
 
     def attention(self, q: None, k: None, v: None, layer: AttentionLayer) -> None:
-        """Note the layer: what its attention costs depends on the step."""
+        """Keep the layer, because the work of its attention depends on the step."""
         self.attention_layers.append(layer)
 
     def split_heads(self, x: None, num_heads: Sequence[int]) -> tuple[None, ...]:
-        """As many parts as asked for."""
+        """One None for each of `num_heads`."""
         return (None,) * len(num_heads)
 
     def __getattr__(self, name: str) -> Any:
-        """Every other operation is counted elsewhere, or costs next to nothing."""
+        """A function that counts nothing, for all other operations."""
         return lambda *arguments, **named: None

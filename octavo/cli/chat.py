@@ -39,11 +39,13 @@ if TYPE_CHECKING:
 def chat(model: str, system: str | None, **flags: Any) -> None:
     """Hold a conversation with MODEL in the terminal.
 
-    MODEL is a name from `octavo models`, a path to a GGUF file or to a Hugging Face folder, or a hub id
-    org/name. The default is smollm2.
+    MODEL is a name from `octavo models`, the path of a GGUF file or of a Hugging Face folder, or the id of a
+    model on the Hugging Face hub: org/name. A model that is not on this disk is fetched first. The default is
+    smollm2. All options have defaults; none is needed to begin.
 
-    In the conversation, /help lists the commands, Ctrl-C ends an answer, and Ctrl-D ends the conversation. If
-    the input is not a terminal, the exit status is 1 when a message got no answer.
+    Type a message and press Enter. In the conversation, /help lists the commands, Ctrl-C ends an answer, and
+    Ctrl-D ends the conversation. If the input is not a terminal, the exit status is 1 when a message got no
+    answer.
 
     \b
     Examples:
@@ -65,13 +67,13 @@ def chat(model: str, system: str | None, **flags: Any) -> None:
     with line_reader(cache_folder() / "chat_history") as read_line:
         conversation = Chat(loaded, Conversation(system))
         conversation.converse(read_line)
-    # Who types has seen what failed; a script is to know it in the end.
+    # A user at a terminal has seen each failure. A script needs the exit status.
     if conversation.failed and not sys.stdin.isatty():
         click.get_current_context().exit(1)
 
 
 class Command(NamedTuple):
-    """What a user can order in a chat, with the text after the command's name as its argument."""
+    """A command of the chat. `run` receives the text after the command's name."""
 
     usage: str
     meaning: str
@@ -84,9 +86,9 @@ class Command(NamedTuple):
 
 
 class Chat:
-    """A conversation with a model: sends messages, shows answers, obeys commands.
+    """A conversation with a model: sends messages, shows answers and runs commands.
 
-    `failed` says whether anything that was asked for, by a message or a command, could not be done.
+    `failed` is True if any message or command has failed.
     """
 
     def __init__(self, loaded: LoadedModel, conversation: Conversation) -> None:
@@ -129,7 +131,7 @@ class Chat:
                 self.ask(message)
 
     def ask(self, question: str) -> bool:
-        """Put `question` to the model and show the answer; remember both and return True if there is one."""
+        """Send `question` to the model and show the answer. If there is one, keep both and return True."""
         try:
             answer = self._answer(question)
         except OctavoError as error:
@@ -152,7 +154,7 @@ class Chat:
         name, _, argument = line.partition(" ")
         command = self._commands.get(name)
         if command is None:
-            note(f"There is no command {name}; see /help. To send it as a message, begin with a space.")
+            note(f"There is no command {name}; see /help. To send this as a message, begin with a space.")
         elif argument.strip() and not command.takes_text:
             note(f"{name} takes no text after it; nothing was done.")
         else:
@@ -162,9 +164,12 @@ class Chat:
         """List the commands."""
         for command in self._commands.values():
             note(f"  {command.usage:<14}{command.meaning}")
-        note('\nA message goes on after a line that ends in \\, and from """ to the next """.')
         note(
-            "Ctrl-C ends an answer after the step under way, a second Ctrl-C the program at once; "
+            "\nA message of several lines: end each line but the last with \\, or begin the message with "
+            '""" and end it with """.'
+        )
+        note(
+            "Ctrl-C ends an answer after the current step; a second Ctrl-C ends the program at once. "
             "Ctrl-D ends the conversation."
         )
 
@@ -174,7 +179,7 @@ class Chat:
         note("A new conversation.")
 
     def set_system(self, argument: str) -> None:
-        """Set the system message, from the next answer on."""
+        """Set the system message for the next answers, and show it."""
         if argument:
             self.conversation.system = argument
         note(f"System message: {self.conversation.system or 'none'}")
@@ -187,7 +192,7 @@ class Chat:
         note(f"Forgotten: {self.conversation.exchanges.pop().question}")
 
     def retry(self, argument: str) -> None:
-        """Ask the last message again. Its answer is kept if no other comes."""
+        """Ask the last message again. Its old answer is kept if there is no new one."""
         if not self.conversation.exchanges:
             note("There is no message to ask again.")
             return
@@ -231,15 +236,15 @@ class Chat:
         self.ended = True
 
     def _answer(self, question: str) -> Answer | None:
-        """The model's answer, shown as it comes; None if the conversation has outgrown the context."""
+        """The model's answer, shown as it comes, or None if the conversation no longer fits the context."""
         prompt = self.model.render(self.conversation.messages_with(question))
-        room = self.model.params.max_tokens or 1
-        if len(prompt) + room > self.model.context:
+        num_new_tokens = self.model.params.max_tokens or 1
+        if len(prompt) + num_new_tokens > self.model.context:
             self.failed = True
             note(
                 f"The conversation no longer fits: with this message it has {len(prompt)} tokens, its answer "
-                f"needs room for {room}, and the context holds {self.model.context}. Nothing was dropped. "
-                f"/clear begins a new conversation; /undo, or a shorter message, may do as well."
+                f"needs {num_new_tokens} more, and the context holds {self.model.context}. Nothing was "
+                f"dropped. /clear begins a new conversation. /undo or a shorter message may be enough."
             )
             return None
         try:

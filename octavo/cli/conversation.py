@@ -1,4 +1,4 @@
-"""What was said in a chat. Pure: knows neither models nor terminals."""
+"""The messages of a chat. This module knows neither models nor terminals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Message = dict[str, str]  # role and content, as chat templates take them
 
 
 class Exchange(NamedTuple):
-    """What the user said, and what came back."""
+    """A message of the user, and the model's answer."""
 
     question: str
     answer: str
@@ -22,12 +22,12 @@ class Conversation:
         self.exchanges: list[Exchange] = []
 
     def messages(self) -> list[Message]:
-        """Everything said, as messages."""
+        """All messages so far."""
         said = [{"role": "system", "content": self.system}] if self.system else []
         for question, answer in self.exchanges:
             said += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         return said
 
     def messages_with(self, question: str) -> list[Message]:
-        """Everything said, and then `question`, which is yet to be answered."""
+        """All messages so far, and then `question` as a user's message."""
         return [*self.messages(), {"role": "user", "content": question}]

@@ -1,4 +1,4 @@
-"""What `octavo doctor` looks at, and what it makes of it. Knows nothing of how that is shown."""
+"""The checks of `octavo doctor`. `doctor.py` shows their findings."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from octavo.hub.cache import alias_folder, cache_folder, cached_file, file_in_th
 from octavo.hub.progress import format_size
 from octavo.machine.description import Machine
 
-_SCARCE_MEMORY_BYTES = 10**9  # the default model, numpy and a short context take about half of it
+_SCARCE_MEMORY_BYTES = 10**9  # the default model, numpy and a short context take about half of this
 _SCARCE_DISK_BYTES = 10**9
-_MODULES = {"pyzmq": "zmq"}  # of distributions that do not bear the name of what is imported
+_MODULES = {"pyzmq": "zmq"}  # distributions whose module has another name
 
 
 class Level(enum.Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"  # works, but slowly or not everywhere
@@ -38,7 +38,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `advice` says what to do about it, "" where there is nothing to do."""
+    """The result of one check. `advice` says what to do; "" = nothing to do."""
 
     topic: str
     level: Level
@@ -47,7 +47,7 @@ class Finding:
 
 
 def diagnose(machine: Machine) -> list[Finding]:
-    """Everything there is to say about running Octavo here."""
+    """The findings of all checks."""
     return [
         *check_cpu(machine),
         check_memory(machine),
@@ -60,7 +60,7 @@ def diagnose(machine: Machine) -> list[Finding]:
 
 
 def check_cpu(machine: Machine) -> Iterator[Finding]:
-    """The processor: which one, how much of it, and what it can do."""
+    """Check the system and the processor: its model, the share that is usable, and its instruction sets."""
     yield Finding("system", Level.OK, machine.system)
     text = f"{machine.cpu_model}, {machine.num_usable_cpus} of {machine.num_cpus} processors usable"
     if machine.cpu_quota is not None:
@@ -81,7 +81,7 @@ def check_cpu(machine: Machine) -> Iterator[Finding]:
 
 
 def check_memory(machine: Machine) -> Finding:
-    """How much memory there is, and how much of it this process can get."""
+    """Check how much memory the machine has, and how much of it this process can get."""
     text = f"{format_size(machine.free_memory_bytes)} free of {format_size(machine.memory_bytes)}"
     if machine.free_memory_bytes < machine.available_memory_bytes:
         text += ", limited by a control group"
@@ -92,7 +92,7 @@ def check_memory(machine: Machine) -> Finding:
 
 
 def check_versions() -> Iterator[Finding]:
-    """Python, Octavo, and whether everything Octavo depends on is there and loads."""
+    """Check the versions of Python and Octavo, and that every dependency is installed and loads."""
     yield Finding("python", Level.OK, f"{platform.python_version()} ({platform.python_implementation()})")
     yield Finding("octavo", Level.OK, f"{octavo.__version__} in {Path(octavo.__file__).parent}")
     try:
@@ -101,7 +101,7 @@ def check_versions() -> Iterator[Finding]:
         yield Finding(
             "dependencies",
             Level.WARNING,
-            "not checked: octavo is not installed, only found",
+            "not checked: octavo runs from a folder and is not installed",
             "pip install octavo",
         )
         return
@@ -110,7 +110,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def check_dependency(name: str) -> Finding:
-    """Whether the distribution `name` is installed and its module loads."""
+    """Check that the distribution `name` is installed and its module loads."""
     try:
         version = importlib.metadata.version(name)
         importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
@@ -125,7 +125,7 @@ def check_dependency(name: str) -> Finding:
 
 
 def check_native() -> Finding:
-    """Whether the native backend is built, and which of its instruction sets it takes here."""
+    """Check that the native backend is built, and which of its instruction sets it uses on this machine."""
     try:
         usable = load_library().usable_instruction_sets()
         chosen = choose_instruction_set(usable, os.environ.get(VARIABLE))
@@ -138,7 +138,7 @@ def check_native() -> Finding:
 
 
 def check_blas() -> Finding:
-    """What numpy multiplies matrices with."""
+    """Check that numpy multiplies matrices with an optimized library."""
     try:
         import numpy
     except ImportError:
@@ -154,7 +154,7 @@ def check_blas() -> Finding:
 
 
 def check_cache(folder: Path) -> Iterator[Finding]:
-    """The folder of fetched models: how full it is, and whether another fits."""
+    """Check the folder of fetched models: its size, if it is writable, and the free space on its disk."""
     if (obstacle := file_in_the_way(folder)) is not None:
         text = f"{obstacle} is a file: no model can be fetched"
         yield Finding("cache", Level.WARNING, text, "set OCTAVO_CACHE to a folder")
@@ -165,18 +165,18 @@ def check_cache(folder: Path) -> Iterator[Finding]:
     if os.access(existing, os.W_OK | os.X_OK):
         yield Finding("cache", Level.OK, text)
     else:
-        advice = "set OCTAVO_CACHE to a folder that is yours; models given by path work as they are"
+        advice = "set OCTAVO_CACHE to a folder that you can write; models given by path need no cache"
         yield Finding("cache", Level.WARNING, f"{text}, not writable: no model can be fetched", advice)
     free_bytes = shutil.disk_usage(existing).free
     if free_bytes < _SCARCE_DISK_BYTES:
-        advice = "make room, or set OCTAVO_CACHE to a folder on another disk"
+        advice = "free some space, or set OCTAVO_CACHE to a folder on another disk"
         yield Finding("disk", Level.WARNING, f"{format_size(free_bytes)} free for models", advice)
     else:
         yield Finding("disk", Level.OK, f"{format_size(free_bytes)} free for models")
 
 
 def check_model(alias: Alias) -> Finding:
-    """Whether the default model is here, or can be fetched."""
+    """Check whether the default model is on this disk, or can be fetched."""
     path = cached_file(alias, alias_folder(alias))
     if path is not None:
         return Finding("model", Level.OK, f"{alias.name} is here: {path}")

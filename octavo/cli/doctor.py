@@ -1,4 +1,4 @@
-"""`octavo doctor`: a look at this machine, for people and for bug reports."""
+"""`octavo doctor`: checks this machine, for users and for bug reports."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
     "--program",
     "model",
     metavar="MODEL",
-    help="instead, print the programs that the native backend records for MODEL",
+    help="print the instructions that the native (C++) backend runs for MODEL, instead of the checks",
 )
 def doctor(as_json: bool, model: str | None) -> None:
     """Check whether Octavo can run well on this machine.
 
-    Each line is ok, a warning (Octavo runs, but slowly or not in every case) or a problem (Octavo cannot
-    run), and says what to do. The exit status is 1 if there is a problem.
+    Each check is ok, a warning (Octavo runs, but slowly or not in every case) or a problem (Octavo cannot
+    run). A line that begins with -> says what to do. The exit status is 1 if there is a problem.
     """
     if model is not None:
         from octavo.cli.native_program import describe_programs

@@ -1,6 +1,6 @@
-"""Flags made from the engine's settings and from the fields of `SamplingParams`, and what they come to.
+"""Makes flags from the engine's settings and the fields of `SamplingParams`, and values from given flags.
 
-A field becomes a flag by its name, annotation, default and help: a new one in `octavo.config` needs no line
+A flag has its field's name, annotation, default and help, so a new field in `octavo.config` needs no line
 here.
 """
 
@@ -18,8 +18,8 @@ from octavo.errors import CapacityError, ConfigError, OctavoError, RequestError
 from octavo.types.params import SamplingParams
 from octavo.types.rules import field_rules
 
-# The fields that mean something to a person who reads one answer and that every engine has: those which need
-# an optional feature, or which ask for something besides the text, are not among them.
+# The fields that are useful for one answer on a terminal. Fields that need an optional feature, or that ask
+# for other results than text, are left out.
 SAMPLING_FLAGS = (
     "max_tokens",
     "temperature",
@@ -35,20 +35,21 @@ SAMPLING_FLAGS = (
     "truncate_prompt_tokens",
 )
 
-# A person at a terminal wants the whole answer, and the model's best one. At a temperature of 1 a small model
-# wanders: asked for the capital of France, the default one begins with its likeliest word one time in six.
+# On a terminal the defaults are the whole answer and the most likely tokens. At temperature 1 small models
+# often go wrong: asked for the capital of France, the default model begins with its most likely word in only
+# one of six answers.
 SAMPLING_DEFAULTS: Mapping[str, Any] = MappingProxyType({"max_tokens": None, "temperature": 0.0})
 
 _Made = TypeVar("_Made")
 
 
 class UnicodeText(click.types.StringParamType):
-    """A text for the model. An argument that is not valid in the terminal's encoding is refused."""
+    """A text for the model. An argument with bytes that are not valid UTF-8 is refused."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return `value` as it is. Ends with a usage error for bytes that were no text."""
+        """Return `value` unchanged. Ends with a usage error if it is not valid UTF-8."""
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -60,7 +61,7 @@ UNICODE_TEXT = UnicodeText()
 
 
 class _Source(NamedTuple):
-    """What is known of a flag's field."""
+    """The facts of a field that make a flag."""
 
     name: str
     kinds: tuple[Any, ...]
@@ -85,7 +86,7 @@ class FieldOption(click.Option):
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists the flags made from fields under headings of their own, after all others."""
+    """A command whose help lists its own options first, and then the flags made from fields by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags, section by section."""
@@ -100,12 +101,12 @@ class SectionedCommand(click.Command):
 
 
 def engine_options() -> list[click.Parameter]:
-    """A flag for every setting of the engine but the model, which is an argument of the commands."""
+    """A flag for every setting of the engine except the model, which is an argument of the commands."""
     return [
         FieldOption(
             _Source(name, setting.kinds, setting.field.default, setting.field.metadata["help"]),
             setting.section.capitalize() or "Engine",
-            # The configuration knows units of numbers, and says what is allowed better than click can.
+            # The configuration reads numbers with units, and its errors are clearer than click's.
             numbers_as_texts=True,
         )
         for name, setting in settings().items()
@@ -132,7 +133,7 @@ def sampling_options() -> list[click.Parameter]:
 
 
 def engine_config(model: str, flags: Mapping[str, Any]) -> EngineConfig:
-    """The configuration that the flags among `flags` ask for. Raises click.UsageError, naming the flag."""
+    """The configuration with the settings in `flags`. Raises click.UsageError, naming the flag."""
     chosen = {name: flags[name] for name in settings() if name in flags}
     for name, value in chosen.items():
         if value == "":
@@ -141,7 +142,7 @@ def engine_config(model: str, flags: Mapping[str, Any]) -> EngineConfig:
 
 
 def sampling_params(flags: Mapping[str, Any]) -> SamplingParams:
-    """The parameters that the flags among `flags` ask for. Raises click.UsageError, naming the flag."""
+    """The sampling parameters in `flags`. Raises click.UsageError, naming the flag."""
     return _made(lambda: SamplingParams(**{name: flags[name] for name in SAMPLING_FLAGS}))
 
 
@@ -151,7 +152,7 @@ def spell_flag(name: str) -> str:
 
 
 def describe_error(error: OctavoError | OSError) -> str:
-    """What went wrong, in the words of the command line."""
+    """The error's message, with settings spelled as flags."""
     if isinstance(error, (ConfigError, RequestError, CapacityError)):
         return _with_flags(str(error))
     if isinstance(error, OctavoError) or error.strerror is None:
@@ -167,7 +168,7 @@ def _made(make: Callable[[], _Made]) -> _Made:
 
 
 def _with_flags(message: str) -> str:
-    """`message` with fields spelled as flags: its first word, and wherever no other word could be meant."""
+    """`message` with fields spelled as flags. A name without "_" is replaced only as the first word."""
     names = {*settings(), *SAMPLING_FLAGS} - {"model"}
     unmistakable = "|".join(name for name in names if "_" in name)
     return re.sub(
@@ -176,7 +177,7 @@ def _with_flags(message: str) -> str:
 
 
 def _click_type(kinds: tuple[Any, ...], numbers_as_texts: bool) -> dict[str, Any]:
-    """How click is told of a field's types. None means "not given", and so is no type."""
+    """click's arguments for a field of these types. None in `kinds` means "not given", and is no type."""
     for kind in (int, float):
         if kind in kinds:
             return {"type": str if numbers_as_texts else kind, "metavar": "NUMBER"}

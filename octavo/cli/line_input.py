@@ -1,4 +1,4 @@
-"""What a person types in a chat: lines, with editing and a history that is kept, joined to messages."""
+"""Reads a user's messages in a chat. A terminal's lines can be edited, and their history is kept."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class UnfinishedMessageError(EOFError):
 
 
 def read_message(read_line: ReadLine) -> str:
-    """One message. A backslash at a line's end and three quotes around lines join them.
+    """Read one message. Lines are joined by a backslash at the end of a line, or by three quotes around them.
 
-    Raises EOFError at the end of input, UnfinishedMessageError where that comes within a message.
+    Raises EOFError at the end of input, and UnfinishedMessageError if the input ends within a message.
     """
     line = read_line(PROMPT)
     try:
@@ -53,13 +53,13 @@ def _read_quoted(line: str, read_line: ReadLine) -> str:
 
 @contextlib.contextmanager
 def line_reader(history_file: Path) -> Iterator[ReadLine]:
-    """Lines from standard input; at a terminal with editing, and with the history kept in `history_file`."""
+    """Yields a reader of standard input. On a terminal it has editing, and a history in `history_file`."""
     if not sys.stdin.isatty():
         yield lambda prompt: input()
         return
     try:
         import readline
-    except ImportError:  # some builds of Python have none: lines then come without editing
+    except ImportError:  # some builds of Python have no readline: lines then cannot be edited
         yield input
         return
     with contextlib.suppress(OSError):
@@ -68,7 +68,7 @@ def line_reader(history_file: Path) -> Iterator[ReadLine]:
     try:
         yield input
     finally:
-        # Whoever cannot write there (a read-only home) can still chat.
+        # If the file cannot be written (a read-only home), only the history is lost.
         with contextlib.suppress(OSError):
             history_file.parent.mkdir(parents=True, exist_ok=True)
             readline.write_history_file(history_file)

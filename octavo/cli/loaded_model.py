@@ -1,4 +1,4 @@
-"""A loaded model and the parameters of a command: prompts in, streamed answers out. Knows no flags."""
+"""`LoadedModel`: a model with a command's parameters, which streams answers to prompts. Knows no flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REQUEST_ID = "answer"  # there is never more than one under way
 
 @dataclass(slots=True)
 class Answer:
-    """An answer and how it went. Times are in seconds since the request; None = no token came."""
+    """An answer, with its counts and times. Times are in seconds since the request; None = no token came."""
 
     text: str = ""
     finish_reason: str | None = None  # a FinishReason's value; None = Ctrl-C ended it
@@ -44,13 +44,13 @@ class Answer:
 
     @property
     def speed(self) -> float | None:
-        """Tokens generated per second after the first, which belongs to the prompt's time."""
+        """Tokens generated per second, after the first token. That one counts as the prompt's time."""
         if self.first_token_s is None or self.last_token_s is None:
             return None
         return _rate(self.num_tokens - 1, self.last_token_s - self.first_token_s)
 
     def describe_speed(self) -> str:
-        """The speeds in a line."""
+        """The speeds as one line."""
         cached = f" ({self.num_cached_tokens} of them cached)" if self.num_cached_tokens else ""
         parts = [
             f"prompt: {self.num_prompt_tokens} tokens{cached}{_shown(self.prompt_speed)}",
@@ -61,7 +61,10 @@ class Answer:
         return " | ".join(parts)
 
     def add(self, output: RequestOutput, elapsed_s: float) -> str:
-        """Take in what is new, `elapsed_s` after the request; returns the new text."""
+        """Add an output that came `elapsed_s` after the request. Returns its text.
+
+        Raises OctavoError if the answer failed.
+        """
         (new,) = output.outputs
         self.num_prompt_tokens = len(output.prompt_token_ids)
         self.num_cached_tokens = output.num_cached_tokens
@@ -88,7 +91,7 @@ class LoadedModel:
 
     @property
     def context(self) -> int:
-        """Most tokens of a prompt and its answer together."""
+        """The most tokens that a prompt and its answer may have together."""
         return self._engine.info.max_model_len
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -101,11 +104,11 @@ class LoadedModel:
         show: Callable[[str], None],
         announce_stop: Callable[[], None] = lambda: None,
     ) -> Answer:
-        """Answer `prompt`, handing the text to `show` piece by piece as it comes.
+        """Answer `prompt`, and pass each new part of the text to `show` as it comes.
 
-        Ctrl-C calls `announce_stop` and ends the answer between two steps; the model stays usable. A second
-        one raises KeyboardInterrupt at once, and it does not. Raises RequestError for a prompt that cannot be
-        answered, OctavoError where the model failed.
+        Ctrl-C calls `announce_stop` and ends the answer after the current step; the model stays usable. A
+        second Ctrl-C raises KeyboardInterrupt at once. Raises RequestError for a prompt that cannot be
+        answered, and OctavoError if the model fails.
         """
         answer = Answer()
         start = time.perf_counter()
@@ -117,7 +120,7 @@ class LoadedModel:
                     if (output := collector.get_nowait()) is not None:
                         show(answer.add(output, time.perf_counter() - start))
         finally:
-            self._engine.abort_requests([_REQUEST_ID])  # without effect on an answer that is complete
+            self._engine.abort_requests([_REQUEST_ID])  # no effect if the answer is complete
         return answer
 
 

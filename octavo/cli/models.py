@@ -1,4 +1,4 @@
-"""`octavo pull` and `octavo models`: which models there are, and bringing one here."""
+"""`octavo pull` fetches a model, and `octavo models` lists the models that there are."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ _HEADINGS = ("NAME", "SIZE", "ON THIS DISK", "DESCRIPTION", "LICENCE")
 
 @click.command()
 @click.argument("name")
-@click.option("--revision", help="branch, tag or commit of a hub id; default: main")
+@click.option("--revision", help="branch, tag or commit of a model on the hub; default: main")
 def pull(name: str, revision: str | None) -> None:
     """Fetch the model NAME, and print its path.
 
-    NAME is a name from `octavo models`, or a hub id: org/name, or org/name:Q4_K_M for one of its GGUF files.
-    Files that are already on this disk are verified, and fetched again only if they are damaged. An
-    interrupted fetch continues where it stopped.
+    `octavo run` and `octavo chat` fetch a model when they need it. Use this command to fetch it ahead of
+    time, for example before going offline.
+
+    NAME is a name from `octavo models`, or the id of a model on the Hugging Face hub: org/name, or
+    org/name:Q4_K_M for one of its GGUF files. An interrupted fetch continues where it stopped. If a model
+    from `octavo models` is already on this disk, it is verified, and fetched again only if it is damaged.
+
+    \b
+    Examples:
+      octavo pull smollm2
+      octavo pull org/name:Q4_K_M
     """
     click.echo(pull_model(name, revision=revision))
 
@@ -32,7 +40,8 @@ def pull(name: str, revision: str | None) -> None:
 def models(as_json: bool) -> None:
     """List the models that have a short name, and the models of the Hugging Face hub on this disk.
 
-    If the output is not a terminal, each model is one line, with tabs between the columns.
+    The other commands take a name from the list as MODEL, for example: octavo run smollm2. If the output is
+    not a terminal, each model is one line, with tabs between the columns.
     """
     listed = available_models()
     if as_json:
@@ -75,11 +84,11 @@ def _show_table(rows: list[tuple[str, ...]]) -> None:
     for heading in others:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))  # as Text: a path may hold what rich takes for markup
+        table.add_row(*map(Text, row))  # as Text: rich would read brackets in a path as markup
     Console().print(table)
 
 
 def _licence(model: ListedModel) -> str | None:
-    """None where the model's page has to be asked."""
+    """The licence of a model with a short name. For others only the model's page has it: None."""
     alias = ALIASES.get(model.name)
     return None if alias is None else alias.licence

@@ -1,4 +1,4 @@
-"""What `octavo doctor --program` shows: the programs that the native backend makes of a model."""
+"""The output of `octavo doctor --program`: the programs that the native backend records for a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program as a whole: its commands, its help, and how it ends. Knows nothing of what a command does."""
+"""The program as a whole: its commands, its help, its errors and exit status. Knows no command's details."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the help says of a command, and the module that holds it under its name."""
+    """A command's line in the help, and the module that has the command under its name."""
 
     section: str
     module: str
@@ -55,7 +55,8 @@ Examples:
   octavo chat smollm2 --system "You answer in one sentence."
   octavo run path/to/model.gguf --raw "Once upon a time"
 
-The first use of smollm2 fetches it (98 MB). `octavo COMMAND --help` explains a command and lists its flags.
+smollm2 is the name of a small model. Its first use fetches it (98 MB). `octavo models` lists other models.
+`octavo COMMAND --help` explains a command and lists its options.
 """
 
 
@@ -68,12 +69,12 @@ class Failure(click.ClickException):
 
 
 class Program(click.Group):
-    """The group of all commands, each imported when it is used, and the one place where errors end."""
+    """The group of all commands. It imports a command when the command is used, and reports all errors."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse `args`. The help is as wide as the terminal; click alone would not go below 50 columns."""
+        """Parse `args`. The help is as wide as the terminal, also below click's minimum of 50 columns."""
         width = max(min(shutil.get_terminal_size().columns, _HELP_COLUMNS) - 2, 30)
         return super().make_context(info_name, args, parent, terminal_width=width, **extra)
 
@@ -89,7 +90,7 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that `args` begin with. Ends with a usage error for an unknown one."""
+        """The command that `args` begin with. Ends with a usage error for an unknown command."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
@@ -97,7 +98,7 @@ class Program(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section, importing none of them."""
+        """Write the commands by section, without importing them."""
         for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
             with formatter.section(section):
                 formatter.write_dl(
@@ -105,14 +106,14 @@ class Program(click.Group):
                 )
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. What goes wrong becomes one clear line, after a traceback if OCTAVO_LOG=debug."""
+        """Run the command. An error becomes one clear line, after a traceback if OCTAVO_LOG=debug."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            click.echo(err=True)  # the shell's prompt does not go on after ^C
+            click.echo(err=True)  # so that the shell's prompt begins a line after ^C
             ctx.exit(INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise  # click knows what to do
+            raise  # click reports these
         except Exception as error:  # the program's one boundary handler
             logger.debug("%s failed", ctx.invoked_subcommand, exc_info=True)
             raise Failure(_describe(error)) from error
@@ -146,14 +147,14 @@ def run_program() -> None:
     """Run the program with the arguments of this process, and end the process."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # Its descriptor was closed. A file takes the lowest free one, which in this order is it.
+            # Its descriptor was closed. A new file gets the lowest free descriptor: in this order, that one.
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, it lives as long as the program
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What a terminal cannot show, and what a file holds that is no text, must not end a conversation.
+            # Characters that a terminal cannot show, and input that is not text, must not end a conversation.
             stream.reconfigure(errors="replace")
     try:
         program(prog_name="octavo")
-    except OSError as error:  # the help, which is shown before any command begins, could not be written
+    except OSError as error:  # the help, which is shown outside `invoke`, could not be written
         Failure(_describe(error)).show()
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""`octavo run`: one prompt, one answer. Standard output carries the answer and nothing else."""
+"""`octavo run` answers one prompt. Standard output holds only the answer."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ if TYPE_CHECKING:
 def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bool, **flags: Any) -> None:
     """Answer one PROMPT with MODEL, and exit.
 
-    MODEL is a name from `octavo models`, a path to a GGUF file or to a Hugging Face folder, or a hub id
-    org/name. The default is smollm2. If there is only one argument, it is MODEL, and PROMPT is read from
-    standard input. Write -- before a PROMPT that begins with a dash: octavo run smollm2 -- "-1 + 1 ="
+    MODEL is a name from `octavo models`, the path of a GGUF file or of a Hugging Face folder, or the id of a
+    model on the Hugging Face hub: org/name. A model that is not on this disk is fetched first. The default is
+    smollm2. All options have defaults; none is needed to begin.
 
-    The model receives PROMPT as a chat message, if it has a chat template. The answer goes to standard output
+    If there is only one argument, it is MODEL, and PROMPT is read from standard input. Write -- before a
+    PROMPT that begins with a dash: octavo run smollm2 -- "-1 + 1 ="
+
+    The model receives PROMPT as a chat message if it has a chat template. The answer goes to standard output
     while it is generated; everything else goes to standard error. Ctrl-C ends the answer after the current
     step, which can take a while for a long PROMPT; a second Ctrl-C ends it at once.
 
@@ -53,7 +56,7 @@ def run(model: str, prompt: str | None, system: str | None, raw: bool, quiet: bo
       octavo run smollm2 --max-tokens 100 < question.txt > answer.txt
     """
     if raw and system:
-        raise click.UsageError("--system has no place in a --raw prompt; give one of them")
+        raise click.UsageError("--system and --raw exclude each other; give one of them")
     if prompt is None and any(map(str.isspace, model)) and not os.path.exists(model):
         raise click.UsageError(f'name the model before the prompt: octavo run {DEFAULT_MODEL} "{model}"')
     config, params = engine_config(model, flags), sampling_params(flags)
@@ -87,7 +90,7 @@ def _read_prompt() -> str:
 
 
 def _make_prompt(loaded: LoadedModel, text: str, system: str | None, raw: bool) -> Prompt:
-    """What the model is to continue."""
+    """The text or the token ids that the model continues."""
     if raw:
         return text
     if not loaded.has_chat_template:

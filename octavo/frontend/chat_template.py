@@ -1,8 +1,8 @@
-"""Conversations to prompts: from the messages of a request, by a model's chat template, to token ids.
+"""`ChatTemplate` turns the messages of a request into a prompt, as token ids, by a model's chat template.
 
-The request is brought into one shape (`chat_variables`). The control tokens that its texts spell are made
-unrecognizable (`stand_ins`). The template is run (`template_engine`). Its text is divided into control tokens
-and plain text, and tokenized.
+It brings the request into one form (`chat_variables`), and makes control tokens that its texts spell
+unrecognizable (`stand_ins`). Then it runs the template (`template_engine`), divides the text into control
+tokens and plain text, and tokenizes it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from octavo.frontend.tokenizer import Tokenizer
 
 
 class ChatTemplate:
-    """The chat template of a model, or `source` in its place; compiled on first use.
+    """The chat template of a model, or the template `source` instead of it. It is compiled on first use.
 
     Messages are objects with a role and a content, as in the OpenAI API; `normalize_variables` says what is
     allowed in them. Every method raises RequestError for a conversation that cannot be rendered.
 
-    A text of a request that spells a control token is tokenized as plain text, within the limits that
-    `stand_ins` states. With `allow_special_tokens_in_content` it becomes that token, so that any message can
+    If a text of a request spells a control token, it is tokenized as plain text, within the limits that
+    `stand_ins` states. With `allow_special_tokens_in_content` it becomes that token, and then any message can
     forge messages of other roles.
     """
 
@@ -41,9 +41,9 @@ class ChatTemplate:
     def from_setting(
         cls, setting: str | None, tokenizer: Tokenizer, allow_special_tokens_in_content: bool = False
     ) -> ChatTemplate:
-        """The template of the setting `chat_template`: a file, a template itself, or None = the model's own.
+        """The template of the setting `chat_template`: a file's path, a template, or None = the model's own.
 
-        Raises ConfigError for a file that is not there.
+        Raises ConfigError for a file that does not exist.
         """
         if setting is None or "{{" in setting or "{%" in setting:
             return cls(tokenizer, setting, allow_special_tokens_in_content)
@@ -65,9 +65,10 @@ class ChatTemplate:
     ) -> str:
         """The prompt as text.
 
-        `add_generation_prompt` ends it with the opening of the assistant's turn; `continue_final_message`
-        ends it with the exact text of the last message, for the model to go on from there, and excludes the
-        former. `variables` are for the template: `tools`, `documents` and whatever else it knows.
+        With `add_generation_prompt` it ends with the opening of the assistant's turn. With
+        `continue_final_message` it ends with the exact text of the last message, which the model continues.
+        The two exclude each other. `variables` go to the template: `tools`, `documents` and any others that
+        it reads.
         """
         variables |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
         return self._write(_prepare(variables, continue_final_message), continue_final_message)
@@ -80,10 +81,10 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **variables: Any,
     ) -> list[int]:
-        """The prompt as token ids, with exactly one BOS where the model wants one; arguments as for `render`.
+        """The prompt as token ids, with exactly one BOS if the model uses BOS. Arguments are as for `render`.
 
-        The template sees what spells a control token in the request with its first and last characters
-        exchanged, unless that is allowed.
+        Unless `allow_special_tokens_in_content` is set, the template sees other characters in place of the
+        first and last characters of each control token that the request spells.
         """
         variables |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
         prepared = _prepare(variables, continue_final_message)
@@ -115,7 +116,7 @@ class ChatTemplate:
         return ControlTokenEdges(self._tokenizer)
 
     def _write(self, variables: dict[str, Any], continue_final_message: bool) -> str:
-        """Render, and cut what the template writes after the text of a final message to be continued."""
+        """Render. To continue the final message, cut what the template writes after the message's text."""
         variables = {**self._tokenizer.role_texts, **variables}
         if not continue_final_message:
             return self._template.render(variables)
@@ -131,7 +132,7 @@ class ChatTemplate:
         return before.replace(end_mark, "")
 
     def _with_one_bos(self, token_ids: list[int]) -> list[int]:
-        """Templates of models that start with BOS differ in whether they write it."""
+        """`token_ids`, with exactly one BOS if the model uses BOS. Only some templates write it."""
         bos_token_id = self._tokenizer.bos_token_id
         if bos_token_id is None or not self._tokenizer.add_bos_token:
             return token_ids
@@ -140,7 +141,7 @@ class ChatTemplate:
 
 
 def _prepare(variables: dict[str, Any], continue_final_message: bool) -> dict[str, Any]:
-    """The variables as the template takes them, apart from the tokenizer's own."""
+    """The variables in the form that the template expects, without those of the tokenizer."""
     if continue_final_message and variables["add_generation_prompt"]:
         raise RequestError(
             "continue_final_message and add_generation_prompt exclude each other; set one to false",

@@ -1,4 +1,4 @@
-"""The variables of a chat request, checked and brought into the one shape that chat templates expect."""
+"""Checks the variables of a chat request, and brings them into the form that chat templates expect."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from octavo.errors import RequestError
 
 Message = dict[str, Any]
 
-# Schemas of tools nest the deepest, a few dozen levels at most; Python itself gives out at some hundreds.
+# Schemas of tools nest deepest, at most a few dozen levels. Python's recursion limit allows some hundreds.
 MAX_DEPTH = 100
 
 
 def normalize_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy of `variables`, `messages` among them, made of nothing but what JSON can express.
+    """A deep copy of `variables`, including `messages`, that holds only values that JSON can express.
 
-    In every message the content becomes a text, and arguments of tool calls become what their JSON describes.
-    Content given as parts is their texts joined with nothing between; content that is absent or null (allowed
-    beside tool calls) is "". Raises RequestError, naming the variable and what is wrong in it.
+    In every message the content becomes a text, and the arguments of tool calls become the object that their
+    JSON describes. Content given as parts becomes the parts' texts, joined without a separator. Content that
+    is absent or null (allowed beside tool calls) becomes "". Raises RequestError, which names the variable
+    and says what is wrong in it.
     """
     plain = {name: _plain(value, name) for name, value in variables.items()}
     return {**plain, "messages": _normalize_messages(plain["messages"])}
@@ -108,7 +109,7 @@ def _part_text(part: Any, where: str) -> str:
 
 
 def _normalize_tool_call(call: Any, where: str) -> dict[str, Any]:
-    """Requests carry arguments as a text of JSON, templates print them from the object it describes."""
+    """The call with its arguments as an object: requests give them as JSON text, templates read an object."""
     match call:
         case {"function": {"arguments": str(text), **function}}:
             try:

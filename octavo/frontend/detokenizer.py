@@ -1,10 +1,9 @@
-"""Output tokens to output text, as they arrive, and the stop strings that end it.
+"""`IncrementalDetokenizer` turns output tokens into text as they arrive, and finds stop strings in it.
 
-The text is decoded from the bytes of the tokens by one incremental UTF-8 decoder, so it does not depend on
-how the tokens are divided over steps, and no token is ever decoded twice. Stop strings are searched in new
-text and as much before it as a stop string can reach back. So what a step costs does not depend on how long
-the output has become, except that all of the text, where all of it is asked for (CUMULATIVE outputs), is
-joined anew each time.
+One incremental UTF-8 decoder decodes the bytes of the tokens. So the text does not depend on how the tokens
+are divided over steps, and no token is decoded twice. Stop strings are searched in the new text and in as
+many characters before it as a stop string may span. So the cost of a step does not grow with the length of
+the output, with one exception: CUMULATIVE outputs join the whole text in every step.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from octavo.types.params import SamplingParams
 
 
 class IncrementalDetokenizer:
-    """The text of one output. `tokenizer` None stands for a request that wants no text: its text stays empty.
+    """The text of one output. It stays empty if `tokenizer` is None or `params.detokenize` is false.
 
     It reads these fields of `params`: detokenize, skip_special_tokens, stop, include_stop_str_in_output and
     min_tokens (a stop string counts only if a token after the first min_tokens completes it).
-    `prompt_token_ids` decide one thing: the space that SentencePiece puts at the start of a text is dropped
-    only if no text stands before it.
+    `prompt_token_ids` have one use: the space that SentencePiece puts at the start of a text is dropped only
+    if the prompt has no text.
 
-    `num_output_tokens` counts the tokens taken in, up to and including the one that completed a stop string.
-    Tokens of the same step after it are no part of the output.
+    `num_output_tokens` counts the tokens so far, up to and including the one that completed a stop string.
+    Later tokens of the same step are no part of the output.
     """
 
     def __init__(
@@ -44,7 +43,8 @@ class IncrementalDetokenizer:
             and prompt_token_ids is not None
             and all(map(self._is_skipped, prompt_token_ids))
         )
-        # How far before new text a stop string may begin: text that may yet have to go is not shown.
+        # The number of characters before new text in which a stop string may begin. These characters may yet
+        # be cut, so they are held back.
         self._reach = max(map(len, params.stop), default=1) - 1
         self._hold_back = 0 if params.include_stop_str_in_output else self._reach
         self._tail = ""  # the last `_reach` characters
@@ -53,16 +53,16 @@ class IncrementalDetokenizer:
 
     @property
     def output_text(self) -> str:
-        """All text so far, including what is held back."""
+        """All text so far, including text that is held back."""
         return "".join((*self._sent, *self._unsent))
 
     def update(self, new_token_ids: Sequence[int], finish_on_stop_token: bool) -> str | None:
-        """Take in the tokens of a step. Returns the stop string that they complete, or None.
+        """Add the tokens of a step. Returns the stop string that they complete, or None.
 
         The text then ends before the stop string, or after it with include_stop_str_in_output. If the tokens
-        complete several stop strings, the one that is complete first counts; among equals, the first in the
-        list. `finish_on_stop_token`: the last token ended the request (EOS or one of stop_token_ids), and it
-        adds no text, except with include_stop_str_in_output.
+        complete several stop strings, the one that ends first counts, and of those that end at the same
+        character the first in the list. `finish_on_stop_token`: the last token ended the request (EOS or one
+        of stop_token_ids). That token adds no text, except with include_stop_str_in_output.
         """
         hidden = finish_on_stop_token and not self._params.include_stop_str_in_output
         for position, token_id in enumerate(new_token_ids, start=1):
@@ -75,10 +75,10 @@ class IncrementalDetokenizer:
         return None
 
     def get_next_output_text(self, finished: bool, delta: bool) -> str:
-        """The text to show now: with `delta` the text since the last call, else all of it.
+        """The text to show now: with `delta` only the text since the last call, else all of it.
 
-        Until `finished`, the text leaves out what may become a stop string, and the bytes of an unfinished
-        character.
+        Until `finished`, the text leaves out its last characters if they may belong to a stop string, and the
+        bytes of an incomplete character.
         """
         if finished:
             self._unsent.append(self._decoder.decode(b"", final=True))
@@ -107,7 +107,7 @@ class IncrementalDetokenizer:
         return text
 
     def _append(self, text: str) -> str | None:
-        """Add `text`, and cut what follows the stop string it completes, which is returned."""
+        """Add `text`. If it completes a stop string, cut the text there and return the stop string."""
         window = self._tail + text
         found = self._find_stop(window) if self.num_output_tokens > self._params.min_tokens else None
         self._unsent.append(text)
@@ -123,7 +123,7 @@ class IncrementalDetokenizer:
         return stop
 
     def _find_stop(self, window: str) -> tuple[int, str] | None:
-        """(start in `window`, stop string) of what is complete first, after `_tail`."""
+        """(start in `window`, stop string) of the stop string that ends first, after the end of `_tail`."""
         first: tuple[int, str] | None = None
         for stop in self._params.stop:
             start = window.find(stop, max(0, len(self._tail) - len(stop) + 1))

@@ -1,7 +1,7 @@
-"""`InputProcessor`: from a user's request to the core's.
+"""`InputProcessor` turns a user's request into the form that the core takes.
 
-It makes every check that needs no knowledge of the engine's state. The core rejects what is left: a turn that
-is too long for its session, a deadline that cannot be met.
+It makes every check that does not depend on the engine's state. The core makes the other checks: it rejects a
+turn that is too long for its session, and a request whose deadline cannot be met.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from octavo.types.outputs import EngineInfo
 from octavo.types.params import RequestOutputKind, SamplingParams, required_features
 from octavo.types.requests import EngineCoreRequest
 
-# A text, the text's token ids, or either by name: {"prompt": …}, {"prompt_token_ids": …}.
+# A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The place of a request in a session."""
+    """The position of a request in a session."""
 
     session_id: str
-    continues_session: bool  # it is not the first
-    follows_unfinished: bool  # an earlier turn is still under way, as far as is known
+    continues_session: bool  # False for the first turn
+    follows_unfinished: bool  # when it was added, an earlier turn was not known to have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class ProcessedInput:
     params: SamplingParams  # complete: max_tokens and seed are numbers
     options: RequestOptions
     eos_token_ids: frozenset[int]
-    feature_data: Mapping[str, Any]  # by feature: what its front-end half prepared
-    turn: Turn | None = None  # of the session that it belongs to
+    feature_data: Mapping[str, Any]  # by feature: the data that its front-end half prepared
+    turn: Turn | None = None  # None = not part of a session
 
     def for_answer(self, request_id: str, index: int, arrival_time: float) -> EngineCoreRequest:
         """The core's request for one of the n answers."""
@@ -70,7 +70,7 @@ class ProcessedInput:
 
 
 class InputProcessor:
-    """Tokenizes prompts, checks requests against the engine, and fills in what the user left open."""
+    """Tokenizes prompts, checks requests against the engine, and fills in the parameters left unset."""
 
     def __init__(self, info: EngineInfo, tokenizer: Tokenizer) -> None:
         self.info = info
@@ -86,7 +86,7 @@ class InputProcessor:
     ) -> ProcessedInput:
         """Check and complete a request. Raises RequestError, or UnsupportedError, naming the field.
 
-        A `turn` that continues a session gets no BOS, since it is not the beginning of the text.
+        A `turn` that continues a session gets no BOS, because its prompt does not begin the text.
         """
         options = options or RequestOptions()
         self._check_params(params, options)
@@ -160,7 +160,7 @@ class InputProcessor:
         return [int(token_id) for token_id in token_ids]
 
     def _truncate(self, token_ids: list[int], keep: int | None, max_tokens: int | None) -> list[int]:
-        """The last `keep` tokens; -1 = as many as leave room for `max_tokens`, or for one if it is None."""
+        """The last `keep` tokens. -1 = as many as fit with `max_tokens`, or with one token if it is None."""
         if keep is None:
             return token_ids
         limit = self.info.max_model_len - 1
@@ -174,7 +174,7 @@ class InputProcessor:
         return token_ids[-keep:]
 
     def _check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
-        """The most tokens that may be generated. Raises RequestError rather than cut the answer short."""
+        """The most tokens that may be generated. Raises RequestError if `max_tokens` more do not fit."""
         limit = self.info.max_model_len
         if num_prompt_tokens == 0:
             raise RequestError("the prompt is empty; it must have at least one token", "prompt")
@@ -197,7 +197,7 @@ class InputProcessor:
 
 
 def holds_token_ids(prompts: Sequence[Any]) -> bool:
-    """Whether a sequence holds only numbers. Then it is one prompt, and not several."""
+    """Whether a sequence holds only numbers, and so is one prompt and not several."""
     return all(isinstance(item, (Number, np.generic)) for item in prompts)
 
 
@@ -210,8 +210,6 @@ def require_params(params: Any) -> None:
 
 
 def final_only(params: SamplingParams) -> SamplingParams:
-    """`params` with one output, when the request is finished. Raises RequestError if it is not
-    SamplingParams.
-    """
+    """`params` with output only when the request is finished. Raises RequestError if not SamplingParams."""
     require_params(params)
     return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

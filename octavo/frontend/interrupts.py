@@ -11,13 +11,13 @@ from types import FrameType
 
 @contextmanager
 def deferred_interrupt(announce: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Hold back Ctrl-C. The callable that is yielded says whether one has come; call it between steps.
+    """Hold back Ctrl-C. Yields a function that returns whether Ctrl-C was pressed; call it between steps.
 
-    `announce` is called when the first Ctrl-C comes. A second one is not held back: it raises
-    KeyboardInterrupt wherever Python is. Python sees signals only while it runs itself. A step of the native
-    backend is one call, so every Ctrl-C that comes during it counts as one when it returns. Python's own
-    handler is put back at the end. Outside the main thread, and where the program has a handler of its own,
-    nothing is held back.
+    `announce` is called at the first Ctrl-C. A second one is not held back: it raises KeyboardInterrupt
+    wherever the program is. Python handles signals only while it runs Python code, and a step of the native
+    backend is one call into C++, so all Ctrl-C during a step count as one when the step returns. Python's
+    own handler is restored at the end. Outside the main thread, and if the program has installed a handler
+    of its own, nothing is held back.
     """
     interrupted = False
 

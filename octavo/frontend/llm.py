@@ -1,4 +1,4 @@
-"""`LLM`: a model in this process, for scripts and notebooks. Prompts in, finished answers out."""
+"""`LLM`: a model in this process, for scripts and notebooks. It takes prompts and returns whole answers."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class LLM:
         return self.engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What `generate` uses when it is given none."""
+        """The sampling parameters that `generate` uses if it receives none."""
         return SamplingParams()
 
-    def generate(  # noqa: PLR0913 - what can be said of a request, by name
+    def generate(  # noqa: PLR0913 - the options of a request, by name
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
@@ -68,8 +68,8 @@ class LLM:
 
         A prompt is a text, a list of token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`.
         `sampling_params`, `priority`, `tenant` and `deadline_s` are for all prompts, or one for each.
-        Raises RequestError for the first request that is wrong, or whose deadline cannot be met. Then none of
-        them is answered. Ctrl-C ends the generation after the current step and leaves the engine usable.
+        Raises RequestError for the first request that is invalid or whose deadline cannot be met; then no
+        prompt is answered. Ctrl-C ends the generation after the current step and leaves the engine usable.
         """
         prompts = _as_prompts(prompts)
         if sampling_params is None:
@@ -110,7 +110,7 @@ class LLM:
 
         The names of control tokens inside a message are plain text, so that a user cannot forge a message of
         another role (unless `allow_special_tokens_in_content` is set). Raises RequestError for a conversation
-        that the model's chat template refuses, with the template's own words.
+        that the model's chat template refuses, with the template's own message.
         """
         conversations = _as_conversations(messages)
         variables = dict(chat_template_kwargs or {})
@@ -152,16 +152,17 @@ class LLM:
         return Session(session_id, self.engine, options)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks: turns of
-        sessions that are under way. With `reset_running_requests` they give up their blocks first, and begin
-        again. The call waits for a `generate` of another thread.
+        """Forget all cached prefixes. Returns False and changes nothing while running requests hold blocks.
+
+        Only unfinished turns of sessions can run during this call, since it waits for a `generate` of another
+        thread. With `reset_running_requests` they are preempted first, and compute their tokens again.
         """
         with self.engine.lock:
             return self.engine.client.reset_prefix_cache(reset_running_requests)
 
     def close(self) -> None:
-        """End everything that is under way, and release threads and sockets. The engine cannot be used after
-        that. The call waits for a `generate` of another thread.
+        """End all requests, and release threads and sockets. The engine cannot be used afterwards. The call
+        waits for a `generate` of another thread.
         """
         self.engine.close()
 
@@ -172,7 +173,7 @@ class LLM:
         self.close()
 
     def _run(self, requests: Sequence[ProcessedInput], use_tqdm: bool | Bar) -> list[RequestOutput]:
-        """Run `requests` to their ends; abort them all if one is rejected or anything interrupts."""
+        """Run `requests` to their ends. If one is rejected, or at Ctrl-C or a failure, abort all of them."""
         with self.engine.lock:
             # Ids that no other user of the engine would choose.
             ids = [f"LLM.generate-{self._num_requests + index}" for index in range(len(requests))]
@@ -196,7 +197,7 @@ class LLM:
             return [finished[request_id] for request_id in ids]
 
     def _take_outputs(self, ready: deque[OutputCollector], ids: Sequence[str]) -> Iterator[RequestOutput]:
-        """The outputs that have come. Raises the RequestError of a request that was rejected."""
+        """The outputs of the collectors in `ready`. Raises the RequestError of a rejected request."""
         while ready:
             collector = ready.popleft()
             if collector.is_rejected:
@@ -207,7 +208,7 @@ class LLM:
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Tell one prompt from many: a list of numbers is one prompt, as token ids."""
+    """`prompts` as a list. A list of numbers is one prompt, as token ids."""
     if isinstance(prompts, (str, Mapping, np.ndarray)):
         return [prompts]
     if not isinstance(prompts, Sequence):
@@ -219,7 +220,7 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _as_conversations(messages: Any) -> Sequence[Sequence[Message]]:
-    """Tell one conversation, a list of messages, from many."""
+    """`messages` as conversations. A list of messages is one conversation."""
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise RequestError(
             f"messages is a {type(messages).__name__}; it must be a list of messages, or of such lists",
@@ -242,7 +243,7 @@ def _one_each(name: str, given: Any, count: int) -> list[Any]:
 
 @contextmanager
 def _errors_name(index: int, count: int) -> Iterator[None]:
-    """Say in a RequestError which of several requests it is about."""
+    """Add to a RequestError which of several requests it is about."""
     try:
         yield
     except RequestError as error:
@@ -253,7 +254,7 @@ def _errors_name(index: int, count: int) -> Iterator[None]:
 
 @contextmanager
 def _progress_bar(use_tqdm: bool | Bar, total: int) -> Iterator[Callable[[RequestOutput], None]]:
-    """A bar over finished prompts, with the speeds of input and output so far."""
+    """A progress bar over finished prompts, with the speeds of input and output so far."""
     if not use_tqdm or not total:
         yield lambda output: None
         return

@@ -1,4 +1,4 @@
-"""`LLMEngine`: the whole engine, synchronous: add a request, step, abort."""
+"""`LLMEngine`: the synchronous engine. Callers add requests, run steps and abort requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from octavo.weights.loader import ModelFiles
 
 
 class LLMEngine:
-    """Text in, text out, a step at a time. `LLM` and the command line are made of it."""
+    """The engine from text to text, driven step by step. `LLM` and the command line are built on it."""
 
     def __init__(self, client: EngineCoreClient, tokenizer: Tokenizer, chat_template: ChatTemplate) -> None:
         self.client = client
@@ -42,11 +42,14 @@ class LLMEngine:
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> LLMEngine:
-        """Find, fetch if need be, and load the configured model. Sets up logging, unless the program has."""
+        """Find the configured model, fetch it if it is not on this disk, and load it.
+
+        Also sets up logging, unless the program has done so.
+        """
         ensure_logging("info" if config.observation.log_stats else "warning")
         alias = ALIASES.get(config.model.model)
         if alias is not None:
-            check_architecture(alias.architecture)  # before it is fetched
+            check_architecture(alias.architecture)  # before fetching a model that cannot run
         path = resolve_model(config.model.model, revision=config.model.revision)
         other = config.model.tokenizer
         tokenizer = load_tokenizer(path if other is None else resolve_tokenizer(other))
@@ -63,10 +66,10 @@ class LLMEngine:
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions | None = None
     ) -> OutputCollector:
-        """Check and queue a request. Its outputs come to the collector that is returned, with each `step`.
+        """Check and queue a request. Each `step` puts its new output into the returned collector.
 
-        Raises RequestError for what is wrong as far as can be seen at once. The collector raises it for what
-        the core rejects.
+        Raises RequestError for an invalid request. If the core rejects the request later, the collector
+        raises the RequestError.
         """
         return self.add_processed(request_id, self.input_processor.process_inputs(prompt, params, options))
 
@@ -87,10 +90,10 @@ class LLMEngine:
         return collector
 
     def step(self) -> None:
-        """Run one step and put what is new into the collectors. Raises EngineDeadError after `close`.
+        """Run one step and put its outputs into the collectors. Raises EngineDeadError after `close`.
 
-        A step that is broken off, by an interrupt or a failure of the engine, ends every request that is
-        under way with an error, since what it said may be lost.
+        If an interrupt or a failure of the engine breaks the step off, its outputs may be lost. Therefore
+        every unfinished request ends with an error.
         """
         with self.lock:
             self._require_open()
@@ -112,34 +115,34 @@ class LLMEngine:
             self.client.end_session(session_id, error)
 
     def abort_requests(self, request_ids: str | Iterable[str]) -> None:
-        """End requests by the ids they were added under. No output of them follows.
+        """Abort requests by the ids they were added under. They produce no more output.
 
-        A session ends with any of its turns.
+        Aborting a turn ends its session.
         """
         with self.lock:
             self.client.abort_requests(self.output_processor.forget_requests(_as_ids(request_ids)))
 
     def stop_requests(self, request_ids: str | Iterable[str]) -> None:
-        """End requests by the ids they were added under. No output of them follows.
+        """Stop requests by the ids they were added under. They produce no more output.
 
-        A session goes on after a turn that is stopped, with prompt and answer so far, but for the answer's
-        last token. A turn that has not begun is dropped.
+        A session continues after a stopped turn. Its text then includes the turn's prompt and the answer so
+        far, without the answer's last token. A turn that has not begun is dropped.
         """
         with self.lock:
             self.client.stop_requests(self.output_processor.forget_requests(_as_ids(request_ids)))
 
     def end_session(self, session_id: str) -> None:
-        """End a session and its turns. No output of them follows."""
+        """End a session and its turns. They produce no more output."""
         with self.lock:
             self.output_processor.forget_session(session_id)
             self.client.end_session(session_id)
 
     def end_session_soon(self, session_id: str) -> None:
-        """End a session with the next step. May be called at any moment, such as by the garbage collector."""
+        """End a session at the next step. Takes no lock, so the garbage collector may call it at any time."""
         self._dropped_sessions.append(session_id)
 
     def pause(self, state: PauseState) -> None:
-        """Let no request run, or only those that have begun, or all again (UNPAUSED).
+        """Set which requests may run: none (PAUSED_ALL), only begun ones (PAUSED_NEW), or all (UNPAUSED).
 
         To drain the engine, pause with PAUSED_NEW and step until `has_begun_requests` is false.
         """
@@ -147,11 +150,11 @@ class LLMEngine:
             self.client.pause(state)
 
     def has_begun_requests(self) -> bool:
-        """Whether a request has begun and not ended."""
+        """Whether any request has begun and not ended."""
         return self.client.has_begun_requests()
 
     def close(self) -> None:
-        """End everything that is under way, and release threads and sockets. May be called again."""
+        """End all requests, and release threads and sockets. May be called again."""
         with self.lock:
             self._closed = True
             self.client.close()
@@ -161,7 +164,7 @@ class LLMEngine:
             raise EngineDeadError("the engine has been closed; make another")
 
     def has_unfinished_requests(self) -> bool:
-        """Whether an output is still to come."""
+        """Whether any request has outputs to come."""
         return self.output_processor.has_unfinished_requests()
 
 

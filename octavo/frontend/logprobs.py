@@ -1,4 +1,4 @@
-"""Log-probabilities: from the core's, by token id, to the user's, with text."""
+"""Adds the text of tokens to the core's log-probabilities, which have only token ids."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from octavo.types.sampling import TokenLogprobs
 
 
 class TokenTexts:
-    """Gives log-probabilities the text of their tokens, position after position of one text. Mutable."""
+    """Adds tokens' texts to the log-probabilities of consecutive positions of one text. Mutable."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         """Without a `tokenizer` every text is empty."""
         self._tokenizer = tokenizer
-        self._pending = b""  # of the text so far: the beginning of a character that is not complete
+        self._pending = b""  # the bytes at the end of the text that do not complete a character yet
 
     def add(self, position: TokenLogprobs) -> PositionLogprobs:
-        """The log-probabilities at the next position, whose token is the first of `position`."""
+        """The log-probabilities at the next position. The first token of `position` continues the text."""
         found = _with_text(position, self._tokenizer, self._pending)
         self._pending = _pending_after(self._pending, position.token_ids[0], self._tokenizer)
         return found
@@ -34,14 +34,15 @@ class LogprobsProcessor:
         self._texts = TokenTexts(tokenizer)
 
     def update(self, positions: Sequence[TokenLogprobs]) -> None:
-        """Take in the log-probabilities of new tokens."""
+        """Add the log-probabilities of new tokens."""
         for position in positions:
             self.logprobs.append(self._texts.add(position))
             self.cumulative_logprob += position.logprobs[0]
 
 
 def _with_text(position: TokenLogprobs, tokenizer: Tokenizer | None, pending: bytes) -> PositionLogprobs:
-    # The chosen token may also be among the most likely ones: it keeps its own rank, theirs count from 1.
+    # The chosen token comes first, with its own rank. The most likely tokens follow, with ranks from 1. If
+    # the chosen token is one of these, its first entry is kept.
     ranks = [position.rank, *range(1, len(position.token_ids))]
     found: dict[int, Logprob] = {}
     for token_id, logprob, rank in zip(position.token_ids, position.logprobs, ranks, strict=True):
@@ -51,7 +52,7 @@ def _with_text(position: TokenLogprobs, tokenizer: Tokenizer | None, pending: by
 
 
 def _text_of(token_id: int, tokenizer: Tokenizer | None, pending: bytes) -> str:
-    """What `token_id` adds to a text that ends in the bytes `pending`; "" when it completes no character."""
+    """The text that `token_id` adds after the bytes `pending`; "" if it completes no character."""
     if tokenizer is None:
         return ""
     if tokenizer.is_special(token_id):

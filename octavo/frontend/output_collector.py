@@ -1,7 +1,7 @@
 """`OutputCollector`: where the outputs of one request wait until its caller takes them.
 
-Every request has one, in whatever thread the engine's steps run. Outputs that pile up become one: deltas are
-merged, and a cumulative output is replaced by a newer one.
+Every request has its own collector, which any thread's step fills. It holds at most one output: a new delta
+is merged with the one that waits, and a new cumulative output replaces it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from octavo.types.params import RequestOutputKind
 
 
 class OutputCollector:
-    """Holds what is new about one request. It takes no lock: callers hold `LLMEngine.lock`."""
+    """Holds the new output of one request. It takes no lock: callers hold `LLMEngine.lock`."""
 
     def __init__(
         self,
@@ -23,10 +23,10 @@ class OutputCollector:
         kind: RequestOutputKind,
         announce: Callable[[OutputCollector], object] = lambda collector: None,
     ) -> None:
-        """`announce` is called whenever there is something to get where there was nothing before."""
+        """`announce` is called when the empty collector receives an output or an error."""
         self.request_id = request_id
-        self.is_finished = False  # whether nothing will be put any more
-        self.finish_reason: str | None = None  # of the answer that was complete last
+        self.is_finished = False  # whether the last output or an error was put
+        self.finish_reason: str | None = None  # of the first answer in the last output
         self._is_delta = kind is RequestOutputKind.DELTA
         self._announce = announce
         self._output: RequestOutput | None = None
@@ -34,7 +34,7 @@ class OutputCollector:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to get."""
+        """Whether there is an output or an error to get."""
         return self._output is not None or self._error is not None
 
     @property
@@ -61,7 +61,10 @@ class OutputCollector:
             self._announce(self)
 
     def get_nowait(self) -> RequestOutput | None:
-        """Take what is there; None if there is nothing yet. Raises the RequestError of a rejected request."""
+        """Take the output that waits, or None if there is none.
+
+        Raises the RequestError of a rejected request, once.
+        """
         output, self._output = self._output, None
         if output is None and self._error is not None:
             error, self._error = self._error, None
@@ -70,7 +73,7 @@ class OutputCollector:
 
 
 def _merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
-    """Two deltas as one."""
+    """Two consecutive deltas as one output."""
     answers = {answer.index: answer for answer in earlier.outputs}
     for answer in later.outputs:
         before = answers.get(answer.index)

@@ -1,6 +1,6 @@
-"""`OutputProcessor`: from the core's outputs, in token ids, to the user's outputs, in text.
+"""`OutputProcessor` turns the core's outputs, which are token ids, into the user's outputs, which are text.
 
-A user's request may be several requests to the core (n answers to one prompt): only this module knows both.
+A user's request for n answers is n requests to the core. Only this module knows both.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Answer:
         self._last_token_time: float | None = None
 
     def update(self, output: EngineCoreOutput, now: float) -> bool:
-        """Take in the core's output of time `now`. Returns True if a stop string ended the answer and the
-        core must be told.
+        """Add the core's output of time `now`. Returns True if a stop string ended the answer and the core
+        must still stop the request.
         """
         ends_on_token = output.finish_reason is FinishReason.STOP
         stop_string = self.detokenizer.update(output.new_token_ids, ends_on_token)
-        # Tokens after the one that completed a stop string are no part of the answer.
+        # The answer ends with the token that completed a stop string.
         num_new = self.detokenizer.num_output_tokens - len(self.token_ids)
         self.token_ids += output.new_token_ids[:num_new]
         if num_new:
@@ -75,14 +75,14 @@ class Answer:
         self.finish_reason, self.stop_reason = FinishReason.ERROR, reason
 
     def is_due(self) -> bool:
-        """Whether the user is to get what is new now, and not together with later tokens."""
+        """Whether the new tokens must be sent now. If not, they are sent together with later tokens."""
         if self.finish_reason is not None or self.num_tokens_sent == 0:
             return True
         interval = self.user_request.input.params.stream_interval or 1
         return len(self.token_ids) - self.num_tokens_sent >= interval
 
     def make_output(self, kind: RequestOutputKind) -> CompletionOutput:
-        """The answer so far, or for DELTA what is new in it."""
+        """The answer so far, or for DELTA only its new part."""
         delta = kind is RequestOutputKind.DELTA
         start = self.num_tokens_sent if delta else 0
         self.num_tokens_sent = len(self.token_ids)
@@ -100,7 +100,7 @@ class Answer:
 
 
 class UserRequest:
-    """A request as the user made it, and how far it is."""
+    """A request as the user made it, and its progress."""
 
     def __init__(
         self,
@@ -116,15 +116,16 @@ class UserRequest:
         self.answers: list[Answer] = []
         self.num_cached_tokens = 0
         self._handlers = handlers
-        self._results: dict[str, Any] = {}  # of features; those of DELTA outputs only until they are sent
+        # By feature. With DELTA outputs, only the results that have not been sent.
+        self._results: dict[str, Any] = {}
 
     def add_result(self, feature: str, result: Any) -> None:
-        """Take in what a feature's worker half sent."""
+        """Add the result that a feature's worker half sent."""
         self._results[feature] = self._handlers[feature].make_result(result, self.input.params)
 
     @property
     def session_id(self) -> str | None:
-        """The session of which it is a turn."""
+        """The session that the request is a turn of, or None."""
         return self.input.turn.session_id if self.input.turn is not None else None
 
     @property
@@ -133,7 +134,7 @@ class UserRequest:
         return all(answer.finish_reason is not None for answer in self.answers)
 
     def put_output(self, changed: list[Answer], now: float) -> None:
-        """Put what is new at time `now` in the `changed` answers into the collector, if it is due."""
+        """Put an output with the answers in `changed` into the collector, if one is due at time `now`."""
         output = self._make_output(changed, now)
         if output is not None:
             self.collector.put(output)
@@ -163,17 +164,17 @@ class UserRequest:
 
 
 class CoreMessages(NamedTuple):
-    """What the core must be told after its outputs were processed."""
+    """Requests and sessions that the core must end, after its outputs were processed."""
 
-    request_ids_to_stop: list[str]  # a stop string has ended them
-    request_ids_to_abort: list[str]  # they are of no use to the user any longer
-    sessions_to_end: dict[str, str]  # by id: the error that a turn has ended with here
+    request_ids_to_stop: list[str]  # requests that a stop string ended
+    request_ids_to_abort: list[str]  # requests whose answers the user no longer needs
+    sessions_to_end: dict[str, str]  # by session id: the error with which the front end ended a turn
 
 
 class OutputProcessor:
-    """Keeps every request under way, and turns tokens into text as they come.
+    """Keeps every unfinished request, and turns its tokens into text as they come.
 
-    `clock` is the core's (`EngineCoreEvent`).
+    `clock` is the core's clock, which also stamps each `EngineCoreEvent`.
     """
 
     def __init__(
@@ -191,10 +192,10 @@ class OutputProcessor:
     def add_request(
         self, request: ProcessedInput, arrival_time: float, collector: OutputCollector
     ) -> list[str]:
-        """Keep a request, whose outputs go to `collector`. Returns the ids, unique for ever, under which the
-        core is to generate its n answers.
+        """Keep a request, whose outputs go to `collector`. Returns n ids for the core's requests, one for
+        each answer. No id is ever used twice.
 
-        Several requests under way may have one `collector.request_id`.
+        Several unfinished requests may share one `collector.request_id`.
         """
         self._num_added += 1
         timings = RequestTimings(arrival_time, self._clock())
@@ -207,18 +208,18 @@ class OutputProcessor:
         return [answer.request_id for answer in user_request.answers]
 
     def forget_requests(self, request_ids: Iterable[str]) -> list[str]:
-        """Forget all that is under way under the user's `request_ids`. Returns the core's ids of it, whose
-        outputs are passed over from now on.
+        """Forget the unfinished requests with the user's `request_ids`. Returns the core's ids of their
+        answers, whose outputs are ignored from now on.
         """
         ids = set(request_ids)
         return self._forget(lambda user_request: user_request.collector.request_id in ids)
 
     def forget_session(self, session_id: str) -> None:
-        """Forget the turns of a session that are under way or to come."""
+        """Forget all unfinished turns of a session."""
         self._forget(lambda user_request: user_request.session_id == session_id)
 
     def fail_all(self, reason: str) -> list[str]:
-        """End everything that is under way with an error. Returns the core's ids of it."""
+        """End every unfinished request with an error. Returns the core's ids of their answers."""
         answers, self._answers = self._answers, {}
         failed: dict[UserRequest, list[Answer]] = {}
         for answer in answers.values():
@@ -229,11 +230,11 @@ class OutputProcessor:
         return list(answers)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether anything is under way."""
+        """Whether any request is unfinished."""
         return bool(self._answers)
 
     def process_outputs(self, outputs: EngineCoreOutputs) -> CoreMessages:
-        """Put the outputs of one step into their collectors. Those of forgotten requests are passed over."""
+        """Put the outputs of one step into their collectors. Outputs of forgotten requests are ignored."""
         now = self._clock()
         step_time = now if outputs.timestamp is None else outputs.timestamp
         changed: dict[UserRequest, list[Answer]] = {}
@@ -261,7 +262,7 @@ class OutputProcessor:
         return messages
 
     def _update(self, answer: Answer, output: EngineCoreOutput, now: float, messages: CoreMessages) -> None:
-        """`answer.update`, where a failure ends this one request with an error and harms no other."""
+        """Call `answer.update`. If it fails, this request alone ends with an error."""
         try:
             if answer.update(output, now):
                 messages.request_ids_to_stop.append(answer.request_id)
@@ -275,7 +276,7 @@ class OutputProcessor:
                 messages.request_ids_to_abort.append(answer.request_id)
 
     def _reject(self, user_request: UserRequest, rejection: Rejection, messages: CoreMessages) -> None:
-        """One answer cannot run: the request ends with an error, and its other answers are aborted."""
+        """End a request of which the core rejected one answer, and abort its other answers."""
         core_ids = [answer.request_id for answer in user_request.answers]
         messages.request_ids_to_abort.extend(core_ids)
         for core_id in core_ids:

@@ -1,4 +1,4 @@
-"""`Session`: a text that a user and the model write in turns, without computing any of it twice."""
+"""`Session`: a text that a user and the model write in turns. Cached parts of it are not computed again."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TAKEN = "another thread has taken the answer; let one thread at a time generate
 
 
 class Session:
-    """Holds all that was said so far. A turn appends a prompt and generates an answer after it.
+    """A conversation in turns. A turn appends a prompt to the session's text and generates an answer.
 
-    Between turns a session holds no memory that other requests want. The next turn reuses what is still in
-    the prefix cache, and computes the rest again. An answer's last token (an end of sequence, as a rule) is
+    Between turns a session holds no blocks. The next turn reuses the part of the text that is still in the
+    prefix cache, and computes the rest again. An answer's last token (usually the end-of-sequence token) is
     no part of the text that the next turn continues.
 
     A session ends with `close`, with a turn that fails or misses its deadline, and with a step of the engine
-    that is broken off while a turn is under way (by a second Ctrl-C).
+    that is broken off (by a second Ctrl-C) while a turn is unfinished.
 
     >>> with llm.session() as session:
     ...     session.generate("The capital of France is")
@@ -38,11 +38,11 @@ class Session:
     """
 
     def __init__(self, session_id: str, engine: LLMEngine, options: RequestOptions) -> None:
-        """`options` hold for every turn; each turn has a deadline of its own."""
+        """`options` apply to every turn, except that each turn has its own deadline."""
         self.session_id = session_id
         self._engine = engine
         self._options = options
-        self._turns: deque[OutputCollector] = deque()  # appended, and not given out to the end
+        self._turns: deque[OutputCollector] = deque()  # appended turns whose last output was not returned
         self._num_turns = 0
         self._has_begun = False  # whether a turn has run
         self._is_open = True
@@ -55,22 +55,21 @@ class Session:
         *,
         deadline_s: float | None = None,
     ) -> None:
-        """Add a turn, which begins as soon as the one before it has ended.
+        """Add a turn, which begins as soon as the turn before it has ended.
 
-        With `deadline_s` the turn must be finished within so many seconds, or the session ends with an error.
-        Raises RequestError when the session has ended, and for a turn that is wrong as far as can be seen at
-        once. A turn that is too long for the session, or whose deadline cannot be met, is rejected by the
-        engine: `stream` raises the RequestError, the session stays as it was, and turns that were appended
-        behind the rejected one are rejected with it.
+        If the turn is not finished within `deadline_s` seconds, the session ends with an error. Raises
+        RequestError if the session has ended, and for an invalid turn. The engine rejects a turn that is too
+        long for the session, or whose deadline cannot be met: then `stream` raises the RequestError, the
+        session stays as it was, and turns that were appended after the rejected one are rejected too.
         """
         self._append(prompt, SamplingParams() if sampling_params is None else sampling_params, deadline_s)
 
     def stream(self) -> Iterator[RequestOutput]:
-        """The outputs of all turns appended so far, as they come. The engine runs while one is awaited.
+        """The outputs of all turns appended so far, as they come. Each wait for an output runs the engine.
 
         Raises RequestError for a turn that was rejected; another `stream` gives the turns after it. Ctrl-C
-        ends the wait after the current step, and no output is lost: another `stream` goes on. A second Ctrl-C
-        is not held back (`deferred_interrupt`), and ends the session.
+        ends the wait after the current step. No output is lost: another `stream` continues. A second Ctrl-C
+        takes effect at once (`deferred_interrupt`), and ends the session.
         """
         while self._turns:
             output = self._next_output()
@@ -84,14 +83,15 @@ class Session:
         *,
         deadline_s: float | None = None,
     ) -> RequestOutput:
-        """One turn: append `prompt`, wait for the answer to it, and return the answer whole. Outputs of turns
-        appended before that were not streamed are discarded.
+        """Append `prompt`, wait for its answer, and return the whole answer. Outputs of earlier turns that
+        were not streamed are discarded.
 
-        Ctrl-C ends the turn after the current step, and the session goes on with prompt and answer so far.
-        Turns appended before and not begun are dropped. A second Ctrl-C ends the session, as in `stream`.
+        Ctrl-C ends the turn after the current step, and the session continues with the prompt and the answer
+        so far. Earlier turns that have not begun are dropped. A second Ctrl-C ends the session, as in
+        `stream`.
 
-        Raises RequestError for a turn that cannot run, and for a session that has ended or is closed
-        meanwhile; KeyboardInterrupt after Ctrl-C. An answer that failed is returned, with the reason.
+        Raises RequestError for a turn that cannot run, and if the session has ended or is closed during the
+        call; KeyboardInterrupt after Ctrl-C. An answer that failed is returned, with the reason.
         """
         params = final_only(SamplingParams() if sampling_params is None else sampling_params)
         with deferred_interrupt() as was_interrupted:
@@ -112,7 +112,7 @@ class Session:
             return output
 
     def close(self) -> None:
-        """End the session, and the turn that is under way. Outputs that were not streamed are discarded.
+        """End the session and its unfinished turns. Outputs that were not streamed are discarded.
 
         May be called again, and from any thread. The call waits while another thread holds the engine's lock.
         """
@@ -137,15 +137,15 @@ class Session:
             return turn
 
     def _note_ends(self) -> None:
-        """See from the turns that have finished whether the session has begun, and whether it has ended."""
+        """Update `_has_begun` and `_is_open` from the turns that have finished."""
         for turn in self._turns:
             if turn.is_finished and not turn.is_rejected:
                 self._has_begun = True
                 self._is_open &= turn.finish_reason not in ("error", "abort")
 
     def _next_output(self) -> RequestOutput | None:
-        """The next output of the first turn, after a step if need be; None if another thread was faster, or
-        the step brought none. Raises the RequestError of a turn that was rejected.
+        """The next output of the first turn. If none waits, runs a step and returns None. Also returns None
+        if another thread has taken the output. Raises the RequestError of a turn that was rejected.
         """
         with self._engine.lock:
             if not self._turns:
@@ -163,7 +163,7 @@ class Session:
         return None
 
     def _step(self, turn: OutputCollector) -> None:
-        """Run a step of the engine, unless another thread's step has brought an output of `turn` already."""
+        """Run a step of the engine, unless an output of `turn` waits already, from another thread's step."""
         try:
             with self._engine.lock:
                 if not turn.is_ready:
@@ -180,7 +180,7 @@ class Session:
                 self._engine.stop_requests(unfinished)
                 self._has_begun |= bool(unfinished)
                 self._turns.clear()
-            except BaseException:  # a second Ctrl-C: which turns are left is not known
+            except BaseException:  # a second Ctrl-C: it is not known which turns were stopped
                 self.close()
                 raise
 

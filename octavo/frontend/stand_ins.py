@@ -1,13 +1,13 @@
-"""Stand-ins: keep the control tokens that a request's texts spell apart from those that a template writes.
+"""Stand-ins distinguish control tokens that a request's texts spell from those that a template writes.
 
-After rendering, both look the same. So before rendering, every character of the request with which a control
-token could start or end is replaced by a stand-in, a character that occurs nowhere in the request or the
-template. A control token in the rendered prompt then starts and ends with characters of the template. The
-other text gets its characters back and is tokenized as plain text.
+After rendering, both look the same. So before rendering, each character of the request that could start or
+end a control token is replaced by a stand-in: a character that occurs nowhere in the request or the template.
+A control token in the rendered prompt then starts and ends with characters of the template. In all other text
+the original characters are restored, and it is tokenized as plain text.
 
-Two cases are not covered. A template that changes the inside of a text, by `replace` or `lower`, may make a
-control token of a text that was none. And a template that writes both ends of a control token around a text
-gets the control token: '<|' + role + '|>'.
+Two cases are not covered. A template that changes a text, for example by `replace` or `lower`, may turn it
+into a control token. And if a template writes both ends of a control token around a text, such as
+'<|' + role + '|>', the result is the control token.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from octavo.errors import RequestError
 from octavo.frontend.tokenizer import Tokenizer
 from octavo.frontend.tokenizers.special_tokens import SpecialTokenFinder
 
-# Private use and unassigned characters first, for no template can mean anything by them.
+# Private-use and unassigned characters come first, since they have no meaning to a template.
 _CANDIDATES = range(0x10FFFD, 0xFFFF, -1)
 
 
 class ControlTokenEdges:
-    """Finds the characters of a text with which control tokens start and end, or could start or end if other
-    text stood before or after it.
+    """Finds the first and last characters of control tokens in a text, also of control tokens that are
+    complete only together with other text before or after it.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -41,7 +41,10 @@ class ControlTokenEdges:
 
 
 class StandIns:
-    """Replaces the edges of control tokens in all texts of nested lists and objects, for `template`."""
+    """Replaces the first and last characters of control tokens in all texts of nested lists and objects.
+
+    No stand-in occurs in `template`.
+    """
 
     def __init__(self, value: Any, template: str, edges: ControlTokenEdges) -> None:
         self._edges = edges
@@ -80,7 +83,7 @@ class StandIns:
 
 
 def unused_characters(texts: Iterable[str]) -> Iterator[str]:
-    """Characters that occur in none of `texts`. Raises RequestError where there is none left."""
+    """Characters that occur in none of `texts`. Raises RequestError when there are no more."""
     used = set[str]().union(*texts)
     yield from (character for character in map(chr, _CANDIDATES) if character not in used)
     raise RequestError("the request holds every character of the supplementary planes of Unicode", "messages")

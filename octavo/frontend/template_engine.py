@@ -1,8 +1,8 @@
-"""Running chat templates: Jinja in its sandbox, with the extras that Hugging Face templates count on.
+"""Runs chat templates: Jinja in its sandbox, with the extensions that Hugging Face templates need.
 
-A template comes with a model, so it is not trusted. It cannot reach Python objects or change what it is
-given. The numbers of loop iterations and calls are bounded, and so are the sizes of repeated texts and of
-powers. What a single filter or method does, and how long it takes, is not bounded.
+A template comes with a model, so it is not trusted. It cannot reach Python objects or change its variables.
+The numbers of loop iterations and calls are bounded, and so are the sizes of repeated texts and of powers.
+The time and the memory that a single filter or method takes are not bounded.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from jinja2.visitor import NodeTransformer
 
 from octavo.errors import RequestError
 
-# Five hundred messages, each compared with all, take a quarter of a million turns; a million take a second.
+# A template that compares each of 500 messages with all others takes 250 000 turns. A million take a second.
 MAX_TURNS = 1_000_000
-# Of a text or list that is repeated, in items; of a power, in bits.
+# The size of a text or list that is repeated, in items, or of a power, in bits.
 MAX_SIZE = 10_000_000
 
-# What a template can provoke, apart from its own errors: it computes with whatever values a request holds.
-# SyntaxError is Python's, for more than twenty loops inside one another.
+# Errors that a template can cause, besides its own: it computes with the values that a request holds.
+# Python raises SyntaxError for more than twenty nested loops.
 _ERRORS = (
     TemplateError,
     ArithmeticError,
@@ -44,10 +44,10 @@ _ERRORS = (
 
 
 class JinjaTemplate:
-    """A compiled template. May be rendered from several threads at once.
+    """A compiled template. Several threads may render it at once.
 
-    Construction and rendering raise RequestError: for a syntax error, for a missing value, for a bound that
-    is exceeded, and, with the template's own message, where the template calls `raise_exception`.
+    Construction and rendering raise RequestError for a syntax error, a missing value, and a bound that is
+    exceeded. If the template calls `raise_exception`, the RequestError has the template's message.
     """
 
     def __init__(self, source: str) -> None:
@@ -83,7 +83,7 @@ def _errors_as_request_errors() -> Iterator[None]:
 
 
 class _TurnCounting(NodeTransformer):
-    """Sends what a loop goes over through the filter `counted`; Jinja has no other hook for it."""
+    """Passes the items of every loop through the filter `counted`; Jinja has no other hook to count them."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - Jinja's name for it
         self.generic_visit(node)
@@ -92,7 +92,7 @@ class _TurnCounting(NodeTransformer):
 
 
 class _GenerationTag(Extension):
-    """{% generation %} … {% endgeneration %} marks, for training, what an assistant wrote; no effect here."""
+    """{% generation %} … {% endgeneration %} marks an assistant's text for training. No effect here."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it per instance
 
@@ -102,7 +102,7 @@ class _GenerationTag(Extension):
 
 
 class _Rendering(ImmutableSandboxedEnvironment):
-    """The environment of one rendering, which counts its turns."""
+    """The environment of one rendering. It counts turns: loop iterations and calls."""
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -118,7 +118,7 @@ class _Rendering(ImmutableSandboxedEnvironment):
         self.filters |= {"counted": self._counted, "tojson": _to_json}
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """A call's result: of a method, a macro, a recursive loop or a global function."""
+        """The result of a call of a method, a macro, a recursive loop or a global function."""
         self._take_turn()
         return super().call(context, function, *args, **kwargs)
 
@@ -140,7 +140,7 @@ class _Rendering(ImmutableSandboxedEnvironment):
 
 
 def _size_of_result(operator: str, left: Any, right: Any) -> int:
-    """Items of a repeated text or list, bits of a power; 0 for anything else."""
+    """The items of a repeated text or list, or the bits of a power; 0 for any other operation."""
     match operator, left, right:
         case "**", int(), int():
             return left.bit_length() * right
@@ -158,7 +158,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as models were trained on: without Jinja's escapes for HTML."""
+    """`value` as JSON, as in models' training data: without Jinja's escapes for HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

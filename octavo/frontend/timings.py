@@ -6,10 +6,10 @@ from octavo.types.outputs import EngineCoreEvent, EngineCoreEventType, RequestMe
 
 
 class RequestTimings:
-    """The times of the events in the life of a user's request so far. Mutable.
+    """The times of a user's request so far: its events and its tokens. Mutable.
 
-    `arrival_time` is in seconds since the epoch. `arrival` is the same moment by the core's clock, by which
-    all other times are given.
+    `arrival_time` is in seconds since the epoch. `arrival` is the same moment on the core's clock. All other
+    times that this class receives are on the core's clock.
     """
 
     __slots__ = (
@@ -26,7 +26,7 @@ class RequestTimings:
 
     def __init__(self, arrival_time: float, arrival: float) -> None:
         self._arrival_time = arrival_time
-        self._epoch = arrival_time - arrival  # what turns a time of the core's clock into one since the epoch
+        self._epoch = arrival_time - arrival  # seconds since the epoch = _epoch + time on the core's clock
         self._queued: float | None = None
         self._scheduled: float | None = None
         self._first_token: float | None = None
@@ -36,7 +36,7 @@ class RequestTimings:
         self._sum_of_intervals = 0.0  # seconds
 
     def take_event(self, event: EngineCoreEvent) -> None:
-        """Take in an event of one of the request's answers."""
+        """Add an event of one of the request's answers."""
         match event.type:
             case EngineCoreEventType.QUEUED if self._queued is None:
                 self._queued = self._epoch + event.timestamp
@@ -46,8 +46,8 @@ class RequestTimings:
                 self._num_preemptions += 1
 
     def take_tokens(self, count: int, now: float, previous: float | None) -> None:
-        """Take in that `count` tokens of an answer came at `now`, and the ones before at `previous` (None:
-        there were none).
+        """Add `count` tokens of one answer, which came at `now`. `previous` is the time of the answer's
+        tokens before these, or None if these are the first.
         """
         if self._first_token is None:
             self._first_token = self._epoch + now

@@ -1,7 +1,7 @@
 """Text to token ids and back, the same for every source of a tokenizer.
 
-The work of encoding is done by a `tokenizers.Tokenizer`; decoding is done here, from the bytes each token
-stands for, so that decoding a whole output and decoding it as it arrives are one definition. Knows nothing of
+A `tokenizers.Tokenizer` encodes. This module decodes, from the bytes that each token stands for, so that an
+output decoded as a whole and the same output decoded as it arrives have the same text. It knows nothing of
 chat templates.
 """
 
@@ -74,13 +74,13 @@ class Tokenizer:
         return self._encode(self._backend, text, add_special_tokens)
 
     def encode_segments(self, segments: Sequence[str | int]) -> list[int]:
-        """Ids of a text given in pieces: a string is plain text, an integer is the id of a special token."""
+        """Ids of a text in segments: a string is plain text, an integer is the id of a special token."""
         ids: list[int] = []
         for before, segment, after in zip((None, *segments), segments, (*segments[1:], None), strict=False):
             if isinstance(segment, int):
                 ids.append(segment)
                 continue
-            # A few models declare that a control token takes the white space on one of its sides with it.
+            # A few models declare that a control token absorbs the white space before or after it.
             if isinstance(after, int) and self._added[after].lstrip:
                 segment = segment.rstrip()
             if isinstance(before, int) and self._added[before].rstrip:
@@ -93,7 +93,7 @@ class Tokenizer:
         """The text of `token_ids`. Bytes that are not UTF-8 become U+FFFD. Raises RequestError for an unknown
         id.
 
-        A space that SentencePiece put before the first word is dropped, at the very start of the text only.
+        A space that SentencePiece put before the first word is dropped at the start of the text.
         """
         kept = (i for i in token_ids if not (skip_special_tokens and i in self._special_ids))
         text = b"".join(map(self.token_bytes, kept)).decode(errors="replace")
@@ -107,7 +107,7 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str:
-        """`token_bytes` for the eye: what is not UTF-8 on its own shows as U+FFFD."""
+        """`token_bytes` as text, for display. Bytes that are not UTF-8 by themselves become U+FFFD."""
         return self.token_bytes(token_id).decode(errors="replace")
 
     def is_special(self, token_id: int) -> bool:
@@ -116,7 +116,7 @@ class Tokenizer:
 
     @property
     def drops_first_space(self) -> bool:
-        """Whether decoding drops one space at the start of a text, since encoding puts one there."""
+        """Whether decoding drops one space at the start of a text, because encoding adds one there."""
         return self._spelling.drops_first_space
 
     def _spell(self, token_id: int) -> bytes:
@@ -137,7 +137,10 @@ class Tokenizer:
 
     @cached_property
     def _inner_backend(self) -> tokenizers.Tokenizer:
-        """For text after a special token: no space is put before it where only a text's start gets one."""
+        """The tokenizer for text after a special token.
+
+        If the model adds a space only at the start of a whole text, this tokenizer adds none.
+        """
         pre_tokenizer = self._backend.pre_tokenizer
         if isinstance(pre_tokenizer, pre_tokenizers.Metaspace) and pre_tokenizer.prepend_scheme == "first":
             inner = pre_tokenizers.Metaspace(pre_tokenizer.replacement, "never", pre_tokenizer.split)
@@ -145,11 +148,11 @@ class Tokenizer:
         return self._plain_backend
 
     def _make_plain_backend(self, pre_tokenizer: pre_tokenizers.PreTokenizer | None) -> tokenizers.Tokenizer:
-        """A second tokenizer over the same model (shared, not copied) that sees no special tokens in text."""
+        """A second tokenizer over the same model (shared, not copied). It finds no special tokens in text."""
         plain = tokenizers.Tokenizer(self._backend.model)
         plain.normalizer = self._backend.normalizer
         plain.pre_tokenizer = pre_tokenizer
-        # In order of id, so that tokens outside the model's vocabulary get the ids they have in the original.
+        # Tokens outside the model's vocabulary get consecutive ids: in this order they keep their ids.
         plain.add_tokens([self._added[token_id] for token_id in sorted(self._added)])
         plain.encode_special_tokens = True
         return plain
@@ -166,8 +169,8 @@ class Tokenizer:
         ids = self._encode(backend, text, False)
         if self._special_ids.isdisjoint(ids):
             return ids
-        # A vocabulary may hold a special token as a word of its own; spelling it letter by letter avoids that
-        # word.
+        # A vocabulary may also have a special token's text as an ordinary word. Encoding the text letter by
+        # letter avoids that word.
         spelled: list[int] = []
         for token_id in ids:
             letters = self.token_text(token_id) if token_id in self._special_ids else ""

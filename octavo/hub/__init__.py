@@ -1,9 +1,8 @@
-"""Models from a name: an alias, a path, or a Hugging Face id becomes a GGUF file or a folder on this disk.
+"""Finds models by name: an alias, a path or a Hugging Face id becomes a GGUF file or a folder on this disk.
 
-`resolve_model` and `resolve_tokenizer` are what the rest of Octavo asks; `pull_model` is for a user who wants
-to be sure of a model, and `available_models` is what a listing shows. What lies in a model file is not known
-here. Importing this package costs next to nothing: whatever downloads, hashes or talks to the hub is imported
-when it is needed.
+The engine calls `resolve_model` and `resolve_tokenizer`. `pull_model` also verifies an alias that is on this
+disk, and `available_models` lists what there is. This package does not read the contents of model files. It
+is cheap to import: modules that download, hash or connect to the hub are imported when they are needed.
 """
 
 from octavo.hub.aliases import ALIASES, Alias

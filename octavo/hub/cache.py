@@ -1,7 +1,7 @@
-"""Where fetched aliases lie on this disk. Hugging Face models stay in that library's own cache.
+"""The folders of fetched aliases on this disk. Hugging Face models stay in that library's own cache.
 
-A model file has its name only once every byte of it was verified (see `fetch.py`), so that using it takes a
-look at its size and no second hash.
+A model file gets its name only after every byte was verified (`fetch.py`). So before each use only its size
+is checked, and it is not hashed again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def alias_folder(alias: Alias) -> Path:
 
 
 def file_in_the_way(folder: Path) -> Path | None:
-    """What is no folder though `folder` is to be it or to lie in it; None where nothing is in the way."""
+    """`folder` or a parent of it that exists and is not a folder; None if there is none."""
     existing = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), None)
     return None if existing is None or existing.is_dir() else existing
 
 
 def cached_file(alias: Alias, folder: Path) -> Path | None:
-    """The model file of `alias` in `folder`, or None where it is not there in full."""
+    """The model file of `alias` in `folder`, or None if it is missing or has another size."""
     path = folder / alias.file_name
     try:
         return path if path.stat().st_size == alias.size_bytes else None

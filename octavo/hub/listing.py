@@ -1,4 +1,4 @@
-"""What a user can run by name: the aliases, and the Hugging Face models that are on this disk."""
+"""Lists the models that can be run by name: the aliases, and the Hugging Face models on this disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A row of the list of models. `path` and `fetched_at` are None for what is not on this disk."""
+    """A model in the list. `path` and `fetched_at` are None if it is not on this disk."""
 
     name: str
     description: str
@@ -31,7 +31,7 @@ class ListedModel:
 
 
 def available_models() -> list[ListedModel]:
-    """Every alias, on this disk or not, then every Hugging Face model that is."""
+    """Every alias, whether it is on this disk or not, and then every Hugging Face model on this disk."""
     return [*map(_list_alias, ALIASES.values()), *_hugging_face_models()]
 
 
@@ -65,7 +65,7 @@ def _list_repository(repository: CachedRepoInfo) -> ListedModel | None:
 
 
 def _kind(revision: CachedRevisionInfo) -> str:
-    """What a snapshot holds, in words; "" for nothing that Octavo reads."""
+    """The kind of model in a snapshot, in words; "" if it has no files that Octavo reads."""
     names = {file.file_name for file in revision.files}
     if "config.json" in names and any(name.endswith(".safetensors") for name in names):
         return "safetensors"

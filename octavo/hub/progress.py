@@ -1,4 +1,4 @@
-"""What a person sees while a model is fetched: lines and bars on standard error."""
+"""Shows the progress of a fetch to the user: lines and bars on standard error."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def announce(text: str) -> None:
 
 
 def progress_bar(description: str, size_bytes: int) -> tqdm[None]:
-    """A bar over `size_bytes`, gone when it closes; silent where standard error is not a terminal."""
+    """A bar over `size_bytes`, which disappears when it is closed. Shown only on a terminal."""
     from tqdm import tqdm
 
-    # disable=None is tqdm's word for "only on a terminal".
+    # disable=None tells tqdm to show the bar only on a terminal.
     return tqdm(total=size_bytes, desc=description, unit="B", unit_scale=True, leave=False, disable=None)
 
 

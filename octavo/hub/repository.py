@@ -1,6 +1,6 @@
-"""Brings files here from the Hugging Face hub, into that library's own cache and with its progress bars.
+"""Fetches files from the Hugging Face hub into that library's own cache, with its progress bars.
 
-Which files of a repository are wanted is decided in `selection.py`.
+`selection.py` decides which files of a repository are needed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from octavo.hub.selection import Select, Selection, complete_shards
 
 
 def fetch_repository(reference: str, *, select: Select, revision: str | None, offline: bool) -> Path:
-    """Bring what `select` picks of `org/name` or `org/name:CHOICE` here; its folder, or the GGUF file in it.
+    """Fetch the files that `select` chooses from `org/name` or `org/name:CHOICE`. Returns the path of the
+    folder, or of the GGUF file in it.
 
-    With `offline`, and where the hub does not say what it has (HF_HUB_OFFLINE=1 silences it, too), a cached
-    snapshot is used if it is whole. Raises ModelNotFoundError when there is no such repository, revision or
-    file, or with `offline` none in the cache; DownloadError, with the cause, when the hub refuses or cannot
-    be reached, or the files cannot be stored.
+    With `offline`, and if the hub cannot be asked for its files (as with HF_HUB_OFFLINE=1), a cached snapshot
+    is used if it is complete. Raises ModelNotFoundError if there is no such repository, revision or file, or
+    with `offline` none in the cache. Raises DownloadError, with the cause, if the hub refuses or cannot be
+    reached, or if the files cannot be stored.
     """
     repo_id, _, choice = reference.partition(":")
     if offline:
@@ -45,27 +46,27 @@ def fetch_repository(reference: str, *, select: Select, revision: str | None, of
 
 
 def _list_files(repo_id: str, revision: str | None) -> list[str]:
-    """The files the hub has, by their paths in the repository. Raises as `_failures_explained` does."""
+    """The paths of the repository's files on the hub. Raises as `_failures_explained` does."""
     with _failures_explained(repo_id, revision):
         return [file.rfilename for file in HfApi().model_info(repo_id, revision=revision).siblings or []]
 
 
 def _download(repo_id: str, selection: Selection, revision: str | None) -> Path:
-    """Fetch the selected files; returns the snapshot's folder. Raises as `_failures_explained` does."""
+    """Fetch the selected files. Returns the snapshot's folder. Raises as `_failures_explained` does."""
     with _failures_explained(repo_id, revision):
         for files in filter(None, (selection.companions, selection.weights)):
             folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(files)))
-        # The library, too, makes do with what it has when the hub falls silent.
+        # If the connection fails, the library returns the cached files without an error.
         if missing := _missing(selection, folder):
             raise ConnectionError(f"the hub did not send {', '.join(missing)}")
     return folder
 
 
 def _find_cached(repo_id: str, choice: str, select: Select, revision: str | None) -> Path:
-    """The folder or GGUF file in the cache. Raises ModelNotFoundError when it is not there in full."""
+    """The folder or the GGUF file in the cache. Raises ModelNotFoundError if it is missing or incomplete."""
     wanted = f"revision {revision!r} of {repo_id}" if revision else repo_id
     try:
-        # With no pattern to satisfy the snapshot comes back as it lies, even where only a part was fetched.
+        # Without patterns the library returns the cached snapshot even if only a part of it was fetched.
         snapshot = snapshot_download(repo_id, revision=revision, local_files_only=True, allow_patterns=[])
     except (LocalEntryNotFoundError, HFValidationError) as error:
         raise ModelNotFoundError(
@@ -88,7 +89,7 @@ def _missing(selection: Selection, folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _failures_explained(repo_id: str, revision: str | None) -> Iterator[None]:
-    """Turn the hub's refusals, and whatever else stops a transfer, into errors that say what to do.
+    """Turn the hub's refusals, and all other failures of a transfer, into errors that say what to do.
 
     Raises ModelNotFoundError for a repository or revision that does not exist, else DownloadError.
     """

@@ -1,4 +1,4 @@
-"""From what a user calls a model or a tokenizer to where it lies on this disk."""
+"""Finds the path of a model or a tokenizer on this disk by the name that a user gives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:.+)?")
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a name can stand for: `noun` says what; a folder holds one where it has `folder_file`."""
+    """A kind of thing that a name can mean, called `noun`. A folder of this kind has a file `folder_file`."""
 
     noun: str
     folder_file: str
@@ -41,23 +41,23 @@ _TOKENIZER = _Kind(
 
 
 def resolve_model(name: str, *, revision: str | None = None, offline: bool = False) -> Path:
-    """The GGUF file or the Hugging Face folder that `name` means, fetched first where it is not here yet.
+    """The GGUF file or the Hugging Face folder that `name` means. It is fetched if it is not on this disk.
 
     `name` is an alias ("smollm2"), else the path of a GGUF file or of a folder with config.json, else a
     Hugging Face id: "org/name", or "org/name:file.gguf" and "org/name:Q4_K_M" for one of several GGUF files.
-    An alias wins over a path, so that no folder which happens to lie around changes its meaning; "./smollm2"
-    is always a path. `revision` is a branch, tag or commit of a Hugging Face id; with `offline` nothing is
-    fetched.
+    An alias comes before a path, so that a folder that happens to have its name does not change its meaning;
+    "./smollm2" is always a path. `revision` is a branch, tag or commit of a Hugging Face id. With `offline`
+    nothing is fetched.
 
-    Raises ModelNotFoundError, listing what could be meant, when `name` leads nowhere; DownloadError when the
-    model could not be brought here; WeightError when what was downloaded is damaged; ConfigError for a
-    `revision` of anything but a Hugging Face id.
+    Raises ModelNotFoundError, with suggestions, if there is no model of this name; DownloadError if the model
+    cannot be fetched; WeightError if the downloaded file is damaged; ConfigError for a `revision` of anything
+    but a Hugging Face id.
     """
     return _resolve(name, _MODEL, revision, offline)
 
 
 def pull_model(name: str, *, revision: str | None = None) -> Path:
-    """As `resolve_model`, but an alias that is here is hashed, and fetched anew if it is damaged."""
+    """As `resolve_model`, but an alias on this disk is hashed, and fetched again if it is damaged."""
     alias = ALIASES.get(name)
     if alias is None or revision is not None:
         return resolve_model(name, revision=revision)
@@ -67,10 +67,10 @@ def pull_model(name: str, *, revision: str | None = None) -> Path:
 
 
 def resolve_tokenizer(name: str, *, revision: str | None = None) -> Path:
-    """The GGUF file or the Hugging Face folder to take a tokenizer from, fetched first where it is not here.
+    """The GGUF file or the Hugging Face folder to read a tokenizer from. It is fetched if not on this disk.
 
-    As `resolve_model`, but a folder needs no more than tokenizer.json, and of a Hugging Face id that has one
-    no weights are fetched.
+    As `resolve_model`, but a folder needs only tokenizer.json. If a Hugging Face repository has this file, no
+    weights are fetched.
     """
     return _resolve(name, _TOKENIZER, revision, offline=False)
 
@@ -81,7 +81,7 @@ def _resolve(name: str, kind: _Kind, revision: str | None, offline: bool) -> Pat
     is_hub_id = alias is None and not os.path.exists(path) and _looks_like_hub_id(name)
     if revision is not None and not is_hub_id:
         raise ConfigError(
-            f"revision {revision!r} goes with a Hugging Face id (org/name), which {name!r} is not"
+            f"revision {revision!r} is for a Hugging Face id (org/name), and {name!r} is not one"
         )
     if alias is not None:
         return _resolve_alias(alias, offline)
@@ -155,7 +155,7 @@ def _explain_unknown(name: str, path: Path, kind: _Kind) -> str:
 
 
 def _most_like(word: str, names: Iterable[str]) -> list[str]:
-    """The names that look most like `word` in whatever case, best first."""
+    """The names that are most like `word`, ignoring case, best first."""
     import difflib
 
     by_lower_case = {name.lower(): name for name in names}

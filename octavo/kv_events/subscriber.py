@@ -1,6 +1,6 @@
-"""The other end of the stream: every batch in order and once, or an error that says what is lost.
+"""`KVEventsSubscriber`: receives every batch once and in order, or raises an error that says what is lost.
 
-For programs that route requests to where their prefixes are cached. Needs nothing of the engine.
+It is for programs that route requests to engines that have their prefixes cached. It needs no engine itself.
 
     with KVEventsSubscriber("tcp://host:5557", "tcp://host:5558") as subscriber:
         cached = CachedBlocks()
@@ -40,10 +40,10 @@ _decoder = msgspec.msgpack.Decoder(KVEventBatch)
 
 
 class KVEventsSubscriber:
-    """Follows one engine's stream. Not for several threads at once.
+    """Follows one engine's stream. Only one thread may use it at a time.
 
-    `next_sequence` is the number of the batch that is due next. Who keeps it (and what the batches so far
-    came to) can go on from there after a restart; with None the stream is entered wherever it is.
+    `next_sequence` is the number of the next batch. A program that stores it, together with its state, can
+    continue from there after a restart. With None the subscriber begins with the first batch that comes.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class KVEventsSubscriber:
         next_sequence: int | None = None,
         reply_timeout_s: float = REPLY_TIMEOUT_S,
     ) -> None:
-        """Raises ConfigError for a port that there is not."""
+        """Connect to the stream. Raises ConfigError for an invalid TCP port."""
         check_port("endpoint", endpoint)
         if replay_endpoint is not None:
             check_port("replay_endpoint", replay_endpoint)
@@ -68,10 +68,10 @@ class KVEventsSubscriber:
         _connect(self._stream, endpoint)
 
     def read(self, timeout_s: float) -> list[KVEventBatch]:
-        """The next batches. Waits for at most about `timeout_s`; then asks for what may have been missed.
+        """The next batches. Waits about `timeout_s` at most, and then asks for batches that were missed.
 
-        An empty list: there are none, or the engine does not answer. Raises EventsLostError where some are
-        lost for good; `take_snapshot` then starts again from the present.
+        The list is empty if there are no batches, or if the engine does not answer. Raises EventsLostError if
+        batches are lost for ever; `take_snapshot` then starts again from the present.
         """
         if not self._stream.poll(int(timeout_s * 1000)):
             return [] if self._replay_endpoint is None else self._catch_up()
@@ -90,15 +90,15 @@ class KVEventsSubscriber:
             return []  # a replay or a snapshot was faster
         if self._replay_endpoint is None:
             raise EventsLostError(
-                f"batches {self.next_sequence} to {sequence - 1} were missed; they could be asked for at a "
-                "replay_endpoint, but none was given"
+                f"batches {self.next_sequence} to {sequence - 1} were missed, and they can be replayed only "
+                "from a replay_endpoint; give one"
             )
         return self._catch_up()
 
     def take_snapshot(self) -> KVEventBatch:
-        """Start from the present: a batch that clears everything and stores what is cached now.
+        """Start from the present. Returns a batch that clears everything and then stores what is cached now.
 
-        Raises TimeoutError when the engine does not answer.
+        Raises TimeoutError if the engine does not answer.
         """
         replies = list(self._ask(SNAPSHOT))
         if not replies:
@@ -109,7 +109,7 @@ class KVEventsSubscriber:
         return _decoder.decode(payload)
 
     def close(self) -> None:
-        """Leave the stream. May be called again."""
+        """Disconnect from the stream. May be called again."""
         self._context.destroy(linger=0)
 
     def __enter__(self) -> Self:
@@ -121,25 +121,25 @@ class KVEventsSubscriber:
         self.close()
 
     def _catch_up(self) -> list[KVEventBatch]:
-        """Everything from `next_sequence` on that the engine still has."""
+        """All batches from `next_sequence` on. Raises EventsLostError if the engine lacks one of them."""
         if self.next_sequence is None:
-            return []  # no place in the stream yet, so nothing can have been missed
+            return []  # nothing was received yet, so nothing was missed
         batches = []
         for sequence, payload in self._ask(self.next_sequence.to_bytes(8, "big")):
             if sequence != self.next_sequence:
                 raise EventsLostError(
-                    f"batch {self.next_sequence} is due and the engine has none before {sequence}: it keeps "
-                    "kv_events_buffer_steps of them, or was started anew; start again from a snapshot"
+                    f"batch {self.next_sequence} is lost; the engine's next is {sequence}, because it keeps "
+                    "only kv_events_buffer_steps, or because it was restarted; start again from a snapshot"
                 )
             batches.append(_decoder.decode(payload))
             self.next_sequence += 1
         return batches
 
     def _ask(self, start: bytes) -> Iterator[tuple[int, bytes]]:
-        """The replies, number and payload, to one request; they end early where the engine falls silent."""
+        """The replies (number, payload) to one request. They end early if the engine stops answering."""
         if self._replay_endpoint is None:
             raise ConfigError("replay_endpoint is None; give the engine's kv_events_replay_endpoint")
-        # A socket of its own, so that an answer that comes too late is not taken for the next one's.
+        # A new socket for each request, so that a late reply is not taken for a reply to the next request.
         with self._context.socket(zmq.DEALER) as replays:
             replays.linger = 0
             replays.rcvhwm = 0
@@ -153,18 +153,18 @@ class KVEventsSubscriber:
 
 
 def _connect(socket: zmq.Socket[bytes], endpoint: str) -> None:
-    socket.ipv6 = endpoint.startswith("tcp://[")  # a name is then looked up as before
+    socket.ipv6 = endpoint.startswith("tcp://[")  # only for IPv6 addresses, so that names resolve to IPv4
     socket.connect(endpoint)
 
 
 class CachedBlocks:
-    """What an engine's prefix cache holds, as far as the batches go that have been applied."""
+    """The blocks in an engine's prefix cache, according to the batches applied so far."""
 
     def __init__(self) -> None:
         self.blocks: set[tuple[bytes, int]] = set()  # hash and KV cache group
 
     def apply(self, batch: KVEventBatch) -> None:
-        """Take in a batch: the next one, or a snapshot."""
+        """Apply a batch: the next one, or a snapshot."""
         for event in batch.events:
             match event:
                 case BlockStored():

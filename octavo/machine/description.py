@@ -1,6 +1,6 @@
-"""What this machine is: its processor, its memory, and how much of both a process may use.
+"""Describes this machine: its processor, its memory, and how much of both a process may use.
 
-Read from /proc and the control groups on Linux, and from sysctl on macOS. Judges nothing.
+The facts come from /proc and the control groups on Linux, and from sysctl on macOS.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from octavo.machine.processors import num_usable_processors, processor_quota
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 
-# Instruction sets that kernels for language models use → the names, in lower case, that systems give them:
-# Linux in /proc/cpuinfo, macOS in sysctl.
+# Instruction sets that kernels for language models use → their names, in lower case, in /proc/cpuinfo (Linux)
+# and sysctl (macOS).
 INSTRUCTION_SETS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "AVX2": frozenset({"avx2"}),
@@ -45,11 +45,11 @@ class Machine:
     system: str
     cpu_model: str
     instruction_sets: tuple[str, ...]
-    num_cpus: int  # logical processors there are
+    num_cpus: int  # logical processors of the machine
     num_usable_cpus: int  # logical processors this process may run on
     cpu_quota: float | None  # processors' worth of time its control groups allow; None = no limit
     memory_bytes: int
-    available_memory_bytes: int  # before control groups have their say
+    available_memory_bytes: int  # without the limits of control groups
     free_memory_bytes: int  # what this process can still get
 
     @property
@@ -77,7 +77,7 @@ def read_machine(proc: Path = PROC, cgroup: Path = CGROUP) -> Machine:
 
 
 def parse_cpuinfo(text: str) -> tuple[str, frozenset[str]]:
-    """The model ("" where it is not given, as on Arm) and the feature names in a /proc/cpuinfo."""
+    """The model ("" if it is not given, as on Arm) and the feature names in a /proc/cpuinfo."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.partition(":")
@@ -87,7 +87,7 @@ def parse_cpuinfo(text: str) -> tuple[str, frozenset[str]]:
 
 
 def parse_sysctl(text: str) -> tuple[str, frozenset[str]]:
-    """The model and the feature names in what `sysctl machdep.cpu hw.optional` prints."""
+    """The model and the feature names in the output of `sysctl machdep.cpu hw.optional`."""
     fields = dict(line.partition(": ")[::2] for line in text.splitlines())
     features = {
         name.lower() for name, value in fields.items() if name.startswith("hw.optional.") and value == "1"
@@ -103,7 +103,7 @@ def _sysctl() -> str:
 
 
 def _read(path: Path) -> str:
-    """The text of a file, "" where there is none."""
+    """The text of a file; "" if it does not exist."""
     try:
         return path.read_text()
     except OSError:

@@ -1,9 +1,9 @@
-"""How much memory the KV cache may take.
+"""Computes how much memory the KV cache may take.
 
     cache bytes = kv_cache_memory, or memory_utilization * free memory
 
-where free memory is measured after the weights are loaded, and is the least of what the machine has available
-and what the process's control groups still allow.
+Free memory is measured after the weights are loaded. It is the smallest of the machine's available memory and
+the memory that each of the process's control groups still allows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from octavo.errors import CapacityError
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 
-# Files of a control group, by its version.
+# The files of a control group, by version.
 _LIMIT_AND_USAGE = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     2: ("memory.max", "memory.current"),
@@ -25,7 +25,7 @@ _LIMIT_AND_USAGE = {
 
 
 def kv_cache_bytes(config: CacheConfig) -> int:
-    """Bytes the KV cache may take. Raises CapacityError when more is asked for than is free."""
+    """Bytes that the KV cache may take. Raises CapacityError if `kv_cache_memory` is more than is free."""
     free = free_memory_bytes()
     if config.kv_cache_memory is None:
         return int(free * config.memory_utilization)
@@ -46,7 +46,7 @@ def free_memory_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
 def available_memory_bytes(proc: Path = _PROC) -> int:
     """Bytes this machine can still give to all of its processes without swapping."""
     available = _meminfo_bytes(proc, "MemAvailable")
-    # No /proc (macOS): half of what is installed is a cautious guess at what is available.
+    # Without /proc (macOS), half of the installed memory is a cautious guess.
     return total_memory_bytes(proc) // 2 if available is None else available
 
 
@@ -86,7 +86,7 @@ def _meminfo_bytes(proc: Path, name: str) -> int | None:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file, none where there is no file."""
+    """The lines of a file; none if it does not exist."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -110,10 +110,10 @@ def _cgroup_headrooms(proc: Path, cgroup: Path) -> list[int]:
 
 
 def _inactive_file_bytes(stat: Path) -> int:
-    """Page cache that counts as used, but that the kernel gives back when memory is wanted."""
+    """Bytes of page cache that count as used, but that the kernel frees when a process needs memory."""
     try:
         pages = dict(line.split(maxsplit=1) for line in stat.read_text().splitlines())
     except OSError:
         return 0
-    # Version 1 has a sum over the groups below too, as its usage has; in version 2 every number is one.
+    # Usage includes the groups below. In version 1 only the total_ numbers do, in version 2 all numbers.
     return int(pages.get("total_inactive_file", pages.get("inactive_file", 0)))

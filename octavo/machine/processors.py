@@ -24,7 +24,7 @@ def processor_quota(proc: Path = _PROC, cgroup: Path = _CGROUP) -> float | None:
 
 
 def default_num_threads(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
-    """Threads that can all run at once: the processors this process can get, rounded down, at least one."""
+    """The number of threads that can run at the same time: the process's processors, rounded down, or 1."""
     quota = processor_quota(proc, cgroup)
     usable = num_usable_processors()
     return usable if quota is None else max(1, min(usable, int(quota)))

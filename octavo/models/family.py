@@ -1,4 +1,4 @@
-"""`Family`: what a family's module offers under the name `FAMILY`."""
+"""`Family`: the interface of a family's module, which has it under the name `FAMILY`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Spec = TypeVar("Spec", bound=ModelSpec)
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[Spec]):
-    """How models of one family are read and made.
+    """The functions that read and make the models of one family.
 
     The readers raise UnsupportedError for a variation that the family's module cannot run, and WeightError,
     naming the key, for a value that is missing or makes no sense.
     """
 
     names: Mapping[str, TensorNames]
-    """What files call the tensor of each role."""
+    """The name of each role's tensor in files."""
     read_config: Callable[[Keys, str], Spec]
     """`read_config(keys, name)`: the spec of the model `name` from the `keys` of its config.json."""
     read_gguf: Callable[[Keys, str, ModelTensors], Spec]

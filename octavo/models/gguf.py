@@ -1,4 +1,4 @@
-"""What families read in the same way from the metadata of a GGUF file.
+"""Reads the metadata of a GGUF file that all families share.
 
 Keys are those of the GGUF specification (docs/gguf.md in the ggml repository). The keys of YaRN are
 llama.cpp's, which defines what they mean.
@@ -14,7 +14,7 @@ from octavo.models.tensors import ModelTensors
 
 def read_decoder(keys: Keys, name: str, tensors: ModelTensors) -> DecoderSpec:
     """The fields that decoders share. GGUF has no keys for two of them: the size of the vocabulary, and
-    whether the output matrix is the embedding. Both are seen from the `tensors`.
+    whether the output matrix is the embedding. Both follow from the `tensors`.
     """
     head_size = read_head_size(keys)
     num_heads = keys.integer("attention.head_count")

@@ -1,4 +1,4 @@
-"""What families read in the same way from the config.json of a Hugging Face model folder.
+"""Reads the keys of a config.json that all families share.
 
 Two spellings of the rotary embedding are read: `rope_theta` with `rope_scaling` (transformers 4) and
 `rope_parameters` (transformers 5). A key that is absent has the default that transformers gives it.

@@ -29,7 +29,7 @@ class Keys:
         self._prefix = prefix
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Keys:
-        """The same keys, and those of `defaults` that are absent. A key that is null stays so."""
+        """These keys, and the keys of `defaults` that are absent here. A key that is null stays null."""
         prefixed = {self._prefix + name: value for name, value in defaults.items()}
         return Keys({**prefixed, **self._values}, self._file, self._prefix)
 

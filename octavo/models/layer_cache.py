@@ -1,4 +1,4 @@
-"""What a layer keeps of a sequence between steps, as a model says it: shapes, without bytes and blocks.
+"""The values by which a model says what each layer keeps of a sequence between steps: shapes, not bytes.
 
 `octavo.engine.cache_layout` turns these values into the specs of the KV cache, in a backend's bytes. A layer
 that keeps nothing has None in place of such a value. So does a layer that reads another layer's keys and
@@ -69,7 +69,7 @@ LayerCache: TypeAlias = (
 
 
 def cache_of_attention(layer: AttentionLayer) -> FullAttentionCache | SlidingWindowCache:
-    """What a layer keeps that attends as `layer` says."""
+    """The cache of a layer with the attention `layer`."""
     if layer.window is None:
         return FullAttentionCache(layer.num_kv_heads, layer.head_size)
     return SlidingWindowCache(layer.num_kv_heads, layer.head_size, layer.window)

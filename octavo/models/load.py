@@ -1,4 +1,4 @@
-"""From a file to a model: the architecture that the file names decides which family reads and makes it."""
+"""Makes a model from a file. The architecture that the file names decides which family reads and makes it."""
 
 from __future__ import annotations
 

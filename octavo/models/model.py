@@ -1,4 +1,4 @@
-"""`Model`: what a family's module makes of a spec and of a file's weights, and the order in which it runs.
+"""`Model`: the interface of a model, which a family's module makes of a spec and a file's weights.
 
 A model knows no device and no batch. Its methods are functions in the `Ops` vocabulary.
 """
@@ -19,8 +19,8 @@ class Model(Protocol):
     """A model whose weights have all been found and checked.
 
     It is split into `embed`, its layers, `finish` and `compute_logits`, so that a pipeline stage can run some
-    of the layers, other embeddings can take the place of tokens', and hidden states can be read between
-    layers. `forward` below runs all of it but `compute_logits`.
+    of the layers, embeddings of tokens can be replaced by others, and hidden states can be read between
+    layers. `forward` below runs all parts except `compute_logits`.
     """
 
     @property

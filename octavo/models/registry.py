@@ -1,4 +1,4 @@
-"""The families that can be run, and what files call their architectures.
+"""The families that can be run, and the names of their architectures in files.
 
 A family's module is imported only when a model of that family is loaded.
 """

@@ -105,7 +105,7 @@ class YarnScaling:
 
 
 def yarn_magnitude(factor: float, multiplier: float = 1.0) -> float:
-    """The magnitude that YaRN advises for a stretching by `factor`; 1 where nothing is stretched."""
+    """The magnitude that YaRN recommends for stretching by `factor`; 1 without stretching."""
     return 0.1 * multiplier * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

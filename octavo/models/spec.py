@@ -17,12 +17,12 @@ Layout = Literal["gguf", "huggingface"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What every model has, whatever its layers are."""
+    """The fields that every model has."""
 
     architecture: ClassVar[str]  # the family's name in the registry
 
-    name: str  # what the model calls itself
-    layout: Layout  # whose tensor names, and whose order of rotary pairs, the weights have
+    name: str  # from the file
+    layout: Layout  # of the file: its tensor names, and its order of rotary pairs
     num_layers: int
     hidden_size: int
     vocab_size: int  # rows of the embedding

@@ -1,7 +1,7 @@
 """The tensor formats of model files: name, number and block layout of each.
 
-A format says how the elements of a row lie in bytes: in blocks of `block_size` elements that take
-`block_bytes` bytes. `dequantize.py` defines what the bits of a block mean. Sources: the `ggml_type`
+A format says how the elements of a row are stored: in blocks of `block_size` elements that take
+`block_bytes` bytes. `dequantize.py` defines the meaning of a block's bits. Sources: the `ggml_type`
 enumeration and block structures of ggml (ggml.h, ggml-common.h), and the dtype names of the safetensors
 format.
 """

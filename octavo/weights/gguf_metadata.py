@@ -65,14 +65,14 @@ class HeaderReader:
             raise self._beyond_end(num_bytes, what)
 
     def take(self, num_bytes: int, what: str) -> tuple[int, int]:
-        """Pass over `num_bytes` bytes; returns their first and past-the-end position."""
+        """Skip `num_bytes` bytes. Returns their first and their past-the-end position."""
         self.require(num_bytes, what)
         start = self.position
         self.position += num_bytes
         return start, self.position
 
     def unpack(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
-        """The next fields, as `layout` says."""
+        """The next fields, in the layout `layout`."""
         start, _ = self.take(layout.size, what)
         return layout.unpack_from(self.file.buffer, start)
 
@@ -97,7 +97,7 @@ class HeaderReader:
             raise self.file.error(f"{what} is not UTF-8: {error.reason} in {error.object[:40]!r}") from error
 
     def string_spans(self, count: int, what: str) -> Iterator[tuple[int, int]]:
-        """Where the bytes of each of the next `count` strings lie, read one by one as the caller asks."""
+        """The (start, end) of the bytes of each of the next `count` strings, read lazily."""
         buffer, end, read_length = self.file.buffer, self._end, _U64.unpack_from
         for _ in range(count):
             start = self.position + _U64.size
@@ -111,18 +111,18 @@ class HeaderReader:
             yield start, self.position
 
     def skip_strings(self, count: int, what: str) -> None:
-        """Go past the next `count` strings."""
+        """Skip the next `count` strings."""
         buffer, position, read_length = self.file.buffer, self.position, _U64.unpack_from
         try:
-            # A vocabulary, and the merges that come with it, are passed at every start.
+            # A vocabulary and its merges are skipped at every start, so this loop has to be fast.
             for _ in range(count):
                 position += _U64.size + read_length(buffer, position)[0]
-        except (struct.error, OverflowError):  # too far, or farther than an index can say
+        except (struct.error, OverflowError):  # beyond the file, or beyond the range of an index
             position = self._end + 1
         if position <= self._end:
             self.position = position
             return
-        for _ in self.string_spans(count, what):  # finds the string that does not fit, and says so
+        for _ in self.string_spans(count, what):  # raises for the string that does not fit
             pass
 
     def _beyond_end(self, num_bytes: int, what: str) -> WeightError:

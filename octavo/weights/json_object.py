@@ -1,4 +1,4 @@
-"""The small JSON files of a Hugging Face folder. All that can be wrong with one is a WeightError."""
+"""Reads the small JSON files of a Hugging Face folder. Every error is a WeightError."""
 
 from __future__ import annotations
 

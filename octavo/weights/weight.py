@@ -1,4 +1,4 @@
-"""`Weight`: a tensor of a model file, as it lies in the file, that knows its own format.
+"""`Weight`: a tensor of a model file, with the bytes of the file and their format.
 
 Nothing here knows a model or a backend. A weight is a value: loaders make it, models refer to it, and
 backends read it.

@@ -1,4 +1,4 @@
-"""`WeightTable`: the named weights of one file or folder, of whatever type."""
+"""`WeightTable`: the named weights of one file or folder."""
 
 from __future__ import annotations
 

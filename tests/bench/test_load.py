@@ -71,7 +71,7 @@ def test_more_prompts_than_fit_at_once_wait_in_throughput_and_are_refused_in_lat
     assert octavo("bench", "throughput", model, "--num-prompts", "3", *shape, *SETTINGS).exit_code == 0
     result = octavo("bench", "latency", model, "--batch-size", "3", *shape, *SETTINGS)
     assert result.exit_code == 1
-    assert "--max-num-seqs is 2, and 3 requests are to run at once" in result.stderr
+    assert "--max-num-seqs is 2, but 3 requests must run at once" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["latency", "throughput"])

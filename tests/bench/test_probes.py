@@ -119,7 +119,7 @@ def test_the_command_names_the_formats_there_are_before_it_measures(octavo: Octa
     result = octavo("bench", "kernels", "--format", "IQ2_XXS")
     assert result.exit_code == 1
     assert result.stderr == (
-        "octavo: error: there are no kernels for weights in format 'IQ2_XXS'; there are for F32, F16, BF16, "
+        "octavo: error: there are no kernels for weights in format 'IQ2_XXS'; known: F32, F16, BF16, "
         "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL\n"
     )
 

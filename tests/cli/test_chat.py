@@ -245,7 +245,7 @@ def test_a_conversation_that_no_longer_fits_is_refused_and_stays_as_it_was(
 
 def test_each_turn_reserves_all_of_max_tokens(chat: Octavo, core: ScriptedCore) -> None:
     result = chat(["Hi"], "--max-tokens", str(CONTEXT))
-    assert f"its answer needs room for {CONTEXT}" in notes(result, exit_code=1)[0]
+    assert f"its answer needs {CONTEXT} more" in notes(result, exit_code=1)[0]
     assert core.prompts == []
 
 

@@ -45,7 +45,7 @@ def test_raw_continues_the_text_as_it_is(octavo: Octavo, core: ScriptedCore) -> 
 def test_raw_and_system_exclude_each_other(octavo: Octavo, core: ScriptedCore) -> None:
     result = octavo("run", "smollm2", "--raw", "--system", "Be brief.", "Once upon")
     assert result.exit_code == 2
-    assert "--system has no place in a --raw prompt" in result.stderr
+    assert "--system and --raw exclude each other" in result.stderr
 
 
 @pytest.mark.parametrize("flag", [[], ["--raw"]])

@@ -236,7 +236,7 @@ def test_two_processes_at_once_fetch_once(index: FakeIndex, cache: Path, tmp_pat
         ]
         # Both are at the lock before it opens: each has said that it waits.
         said = [child.stderr.readline() for child in children if child.stderr]
-    assert said == ["tiny is being fetched already; waiting for that to end\n"] * 2
+    assert said == ["tiny is already being fetched; waiting for that fetch to end\n"] * 2
     outputs = [child.communicate(timeout=60) for child in children]
     assert [out for out, _ in outputs] == [f"{cache / 'tiny.gguf'}\n"] * 2
     assert sum("Fetching tiny" in err for _, err in outputs) == 1

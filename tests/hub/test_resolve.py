@@ -76,7 +76,7 @@ def test_pull_of_anything_else_resolves_it(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(b"GGUF")
     assert pull_model(str(path)) == path
-    with pytest.raises(ConfigError, match="'v1' goes with a Hugging Face id"):
+    with pytest.raises(ConfigError, match="'v1' is for a Hugging Face id"):
         pull_model(DEFAULT_MODEL, revision="v1")
 
 
@@ -178,7 +178,7 @@ def test_what_is_no_tokenizer_is_refused_with_what_is(tmp_path: Path) -> None:
         resolve_tokenizer(str(tmp_path))
     with pytest.raises(ModelNotFoundError, match="there is no tokenizer 'nothing'"):
         resolve_tokenizer("nothing")
-    with pytest.raises(ConfigError, match="'v1' goes with a Hugging Face id"):
+    with pytest.raises(ConfigError, match="'v1' is for a Hugging Face id"):
         resolve_tokenizer(str(tmp_path), revision="v1")
 
 
@@ -203,7 +203,7 @@ def test_hub_id_goes_to_the_hub(monkeypatch: pytest.MonkeyPatch, name: str) -> N
 
 @pytest.mark.parametrize("name", [DEFAULT_MODEL, "./path", "/", "unknown"])
 def test_revision_is_refused_where_it_means_nothing(name: str) -> None:
-    with pytest.raises(ConfigError, match="'v1' goes with a Hugging Face id"):
+    with pytest.raises(ConfigError, match="'v1' is for a Hugging Face id"):
         resolve_model(name, revision="v1")
 
 

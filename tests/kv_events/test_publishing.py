@@ -144,7 +144,7 @@ def test_a_gap_that_no_replay_fills_is_an_error_and_a_snapshot_starts_again_from
         for _ in range(40):
             history.run_step()
         with subscribe(observer, first) as subscriber:
-            with pytest.raises(EventsLostError, match=f"batch {first} is due and the engine has none before"):
+            with pytest.raises(EventsLostError, match=f"batch {first} is lost; the engine's next is"):
                 follow(subscriber, cached, observer)
             cached.apply(subscriber.take_snapshot())
             assert cached.blocks == history.blocks
@@ -180,14 +180,14 @@ def test_a_restarted_engine_is_a_gap_to_those_who_followed_the_earlier_one(tmp_p
         history = History(observer, seed=1)
         for _ in range(5):
             history.run_step()
-        with pytest.raises(EventsLostError, match="started anew"):
+        with pytest.raises(EventsLostError, match="it was restarted"):
             follow(subscriber, cached, observer)
         cached.apply(subscriber.take_snapshot())
         assert cached.blocks == history.blocks
 
 
 def test_numbers_that_go_back_are_those_of_another_engine(tmp_path: Path) -> None:
-    """A clock may have been set back before the engine was started anew."""
+    """A clock may have been set back before the engine was restarted."""
     config = make_config(f"ipc://{tmp_path}/events", kv_events_replay_endpoint=None)
 
     with KVEventsSubscriber(f"ipc://{tmp_path}/events") as subscriber:
@@ -239,7 +239,7 @@ def test_requests_that_are_none_are_passed_over() -> None:
 @pytest.mark.parametrize("setting", ["kv_events_endpoint", "kv_events_replay_endpoint"])
 @pytest.mark.parametrize("endpoint", ["", "5557", "udp://127.0.0.1:5", "ipc:///no/where", "tcp://no/where:5"])
 def test_an_endpoint_that_cannot_be_bound_is_refused_by_its_name(setting: str, endpoint: str) -> None:
-    with pytest.raises(ConfigError, match=rf"\A{setting} is {endpoint!r}, which cannot be listened at: \w+"):
+    with pytest.raises(ConfigError, match=rf"\A{setting} is {endpoint!r}, which cannot be bound: \w+"):
         KVEventsObserver(make_config(**{setting: endpoint}))
 
 

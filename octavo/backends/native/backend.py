@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def record_model(model: Model) -> tuple[Recording, Recording]:
-    """The two programs of a model, fused: from tokens to hidden states, and from hidden states to logits.
+    """The two programs of a model, fused: tokens to hidden states, and hidden states to logits.
 
-    Raises UnsupportedError, which names the weight or layer, for what no kernel can run.
+    Raises UnsupportedError, which names the weight or layer, for an operation that no kernel can run.
     """
     hidden = fuse(record(partial(forward, model)))
     logits = fuse(

@@ -1,4 +1,4 @@
-"""Where values lie: columns of one arena, shared by values that are never needed at the same time.
+"""Plans the buffers of values: columns of one arena. Values that are never alive together share columns.
 
     columns        operations →
      ┌──────────────────────────────
@@ -6,8 +6,8 @@
      │    q  q  q  q │      │
      │       angles  angles  angles
 
-A value of c columns at column `offset` is, in a step of T tokens, the rows [T, c] that begin offset * T'
-numbers into the arena, T' being T rounded up to a multiple of 16.
+In a step of T tokens, a value of c columns at column `offset` is an array [T, c]. It begins offset * T'
+numbers into the arena, where T' is T rounded up to a multiple of 16.
 """
 
 from __future__ import annotations
@@ -22,31 +22,33 @@ ALIGNMENT = 16  # columns: with T' a multiple of 16 every buffer begins on a cac
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """From the operation that writes a value to the last one that reads it, both included."""
+    """The operations from the one that writes a value to the last one that reads it, both included."""
 
     num_columns: int
     first: int
     last: int
 
     def overlaps(self, other: Lifetime) -> bool:
-        """Whether both are alive during some operation."""
+        """Whether both values are alive during some operation."""
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True, slots=True)
 class BufferPlan:
-    """The column of the arena at which each value begins, and the number of columns in all."""
+    """The column of the arena at which each value begins, and the number of columns of the whole arena."""
 
     offsets: dict[Value, int]
     num_columns: int
 
 
 def plan_buffers(recording: Recording) -> BufferPlan:
-    """An offset for every value but the inputs, which are the caller's. Outputs live on to the end."""
+    """An offset for every value except the inputs, which lie in the caller's memory. Outputs stay alive to
+    the end of the program.
+    """
     lifetimes = find_lifetimes(recording)
     owners = share_buffers(recording, lifetimes)
     buffers: dict[Value, Lifetime] = {}
-    for value, owner in owners.items():  # in the order they are written: an owner comes first and ends first
+    for value, owner in owners.items():  # in the order of writing: a later value of a buffer ends later
         buffers[owner] = replace(lifetimes[owner], last=lifetimes[value].last)
     offsets = dict(zip(buffers, place(list(buffers.values())), strict=True))
     ends = [offsets[owner] + _padded(buffer) for owner, buffer in buffers.items()]
@@ -66,9 +68,10 @@ def find_lifetimes(recording: Recording) -> dict[Value, Lifetime]:
 
 
 def share_buffers(recording: Recording, lifetimes: Mapping[Value, Lifetime]) -> dict[Value, Value]:
-    """The value whose buffer each value lies in: its own, or that of a value which its operation overwrites.
+    """For each value, the value that owns its buffer: itself, or the owner of the value that it overwrites.
 
-    A value is overwritten where it is whole, no input of the program, and not read later.
+    An operation overwrites a value only if it reads the whole value, the value is no input of the program,
+    and no later operation reads it.
     """
     owners: dict[Value, Value] = {}
     for index, operation in enumerate(recording.operations):
@@ -81,20 +84,22 @@ def share_buffers(recording: Recording, lifetimes: Mapping[Value, Lifetime]) -> 
 
 
 def place(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """An offset for each: the narrowest gap that is wide enough between those that live at the same time."""
+    """An offset for each lifetime, in order: the narrowest gap that is wide enough between the buffers placed
+    so far that are alive at the same time.
+    """
     offsets: list[int] = []
     for number, lifetime in enumerate(lifetimes):
-        meanwhile = (
+        taken = (
             (start, start + _padded(other))
             for start, other in zip(offsets, lifetimes[:number], strict=True)
             if other.overlaps(lifetime)
         )
-        offsets.append(_best_gap(meanwhile, _padded(lifetime)))
+        offsets.append(_best_gap(taken, _padded(lifetime)))
     return offsets
 
 
 def _best_gap(taken: Iterable[tuple[int, int]], width: int) -> int:
-    """Where the narrowest gap of at least `width` begins; behind everything if there is none."""
+    """The start of the narrowest gap of at least `width`. Without such a gap, the end of all `taken`."""
     gaps: list[tuple[int, int]] = []  # width, where it begins
     end = 0
     for start, stop in sorted(taken):

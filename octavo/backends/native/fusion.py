@@ -1,6 +1,6 @@
-"""Passes over a recording that let one kernel do the work of several, and change nothing of what is computed.
+"""Passes over a recording that fuse several operations into one kernel. Results stay the same.
 
-A pass removes an operation only where nothing reads its result but the operation that takes over its work.
+A pass removes an operation only if its result is read by nothing but the operations that take over its work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def fuse(recording: Recording) -> Recording:
 
 
 def fold_norms(recording: Recording) -> Recording:
-    """An RMS norm without residual that only linear maps read becomes part of each of them."""
+    """Make an RMS norm without residual part of the linear maps that read it, if only linear maps do."""
     uses = _Uses(recording)
     changes: dict[Operation, Operation | None] = {}
     for norm in _all(RmsNorm, recording):
@@ -49,9 +49,9 @@ def fold_norms(recording: Recording) -> Recording:
 
 
 def fuse_gates(recording: Recording) -> Recording:
-    """A gated activation of a linear map of two equal weights, gate and up, becomes part of it.
+    """Make a gated activation part of the linear map before it, whose two weights are gate and up.
 
-    Both must be of one format, since one kernel multiplies them.
+    Both weights must have the same size and format, since one kernel multiplies them.
     """
     uses = _Uses(recording)
     changes: dict[Operation, Operation | None] = {}
@@ -65,7 +65,7 @@ def fuse_gates(recording: Recording) -> Recording:
 
 
 def fold_ropes(recording: Recording) -> Recording:
-    """Queries and keys that are turned for one attention alone are turned on their way into it."""
+    """Make the rotary embedding of queries and keys part of the attention inputs that alone read them."""
     uses = _Uses(recording)
     ropes = {rope.out: rope for rope in _all(Rope, recording)}
     changes: dict[Operation, Operation | None] = {}
@@ -93,9 +93,9 @@ class _Uses:
                 self._readers[view.value].append(operation)
 
     def readers(self, view: View) -> list[Operation]:
-        """The operations that read any part of the view's value, once for each time they do.
+        """The operations that read any part of the view's value, one entry for each read.
 
-        None for an output of the program, which the caller reads too.
+        The list is empty for an output of the program: the caller reads it too, so it must not be removed.
         """
         return [] if view.value in self._outputs else self._readers[view.value]
 
@@ -105,18 +105,18 @@ def _all(kind: type[_Kind], recording: Recording) -> Iterator[_Kind]:
 
 
 def _maps(linear: Linear, view: View) -> bool:
-    """Whether `linear` takes `view` as its input, and nothing of it as its residual."""
+    """Whether `linear` has `view` as its input, and another value or None as its residual."""
     return linear.x == view and (linear.residual is None or linear.residual.value is not view.value)
 
 
 def _is_gate_and_up(linear: Linear) -> bool:
-    """Whether the map is two weights alike, and nothing is added to what they give."""
+    """Whether the map has two weights of the same size and format, and no residual."""
     weights = linear.layer.weights
     alike = {(weight.shape[0], weight.format) for weight in weights}
     return len(weights) == 2 and len(alike) == 1 and linear.residual is None
 
 
 def _rewrite(recording: Recording, changes: Mapping[Operation, Operation | None]) -> Recording:
-    """The recording with operations replaced by others, or by nothing."""
+    """The recording with operations replaced as `changes` says. None removes an operation."""
     changed = (changes.get(operation, operation) for operation in recording.operations)
     return replace(recording, operations=tuple(operation for operation in changed if operation is not None))

@@ -1,4 +1,4 @@
-"""The paged KV cache of every layer, in memory that the kernels lay out (csrc/program/instructions.h)."""
+"""The paged KV cache of every layer. Kernels define the layout of a page (csrc/program/instructions.h)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ def head_bytes(kv_type: KVType, head_size: int) -> int:
 
 
 class LayerCache(NamedTuple):
-    """A layer's KV cache group, and its native cache."""
+    """The KV cache group of a layer, and the layer's native cache."""
 
     group: int
     cache: KVCache
 
 
 class KVCaches:
-    """The pages that all KV cache groups share, and each layer's part of them.
+    """The pages that all KV cache groups share, and the cache of each layer in them.
 
-    Raises MemoryError when they do not fit into memory, and UnsupportedError for what no kernel can use.
+    Raises MemoryError if the pages do not fit into memory, and UnsupportedError for layers that keep anything
+    but keys and values.
     """
 
     def __init__(self, config: KVCacheConfig, kv_type: KVType) -> None:
@@ -40,7 +41,7 @@ class KVCaches:
         )
         self._layers: dict[int, LayerCache] = {}
         for layer, (group, page, spec) in find_pages(config).items():
-            assert spec.head_bytes == head_bytes(kv_type, spec.head_size), "planned for another type"
+            assert spec.head_bytes == head_bytes(kv_type, spec.head_size), "the config is for another KV type"
             cache = self.pages.layer(
                 page=page,
                 type=kv_type,
@@ -55,12 +56,12 @@ class KVCaches:
         return self._layers[layer]
 
     def zero(self, block_ids: np.ndarray) -> None:
-        """Set all pages of `block_ids` [k] int32 to zero. Raises ValueError for blocks that are not there."""
+        """Set all pages of `block_ids` [k] int32 to zero. Raises ValueError for an unknown block."""
         self.pages.zero_blocks(block_ids)
 
     def copy(self, sources: np.ndarray, destinations: np.ndarray) -> None:
         """Copy all pages of `sources` [k] int32 to `destinations` [k] int32.
 
-        Raises ValueError for blocks that are not there, and where the result would depend on the order.
+        Raises ValueError for an unknown block, and if the result would depend on the order of copies.
         """
         self.pages.copy_blocks(sources, destinations)

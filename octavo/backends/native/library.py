@@ -1,4 +1,4 @@
-"""Loads the extension module, and chooses the instruction set of the device that runs its kernels."""
+"""Loads the extension module, and makes devices, whose instruction set it chooses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VARIABLE = "OCTAVO_NATIVE"
 
 
 def load_library() -> Any:
-    """The extension module. Raises UnsupportedError, saying why and what to do, where it does not load."""
+    """The extension module. Raises UnsupportedError if it does not load, with the reason and what to do."""
     try:
         return importlib.import_module("octavo.backends.native._native")
     except ImportError as error:
         raise UnsupportedError(
-            f"the native backend is not built here ({error}); install a C++17 compiler, then Octavo again"
+            f"the native backend is not built here ({error}); install a C++17 compiler, then reinstall Octavo"
         ) from error
 
 
@@ -34,14 +34,14 @@ def usable_instruction_sets() -> list[str]:
 
 
 def choose_instruction_set(usable: Sequence[str], forced: str | None) -> str:
-    """`forced` (the value of OCTAVO_NATIVE), else the fastest.
+    """`forced` (the value of OCTAVO_NATIVE) if it is set, else the last and fastest of `usable`.
 
-    Raises ConfigError for one not usable, UnsupportedError where none is.
+    Raises ConfigError if `forced` is not usable, and UnsupportedError if no instruction set is.
     """
     if not usable:
         raise UnsupportedError(
-            "this build of the native backend has no instruction set that this processor can run; install "
-            "Octavo anew, on this machine"
+            "this build of the native backend has no instruction set that this processor can run; reinstall "
+            "Octavo on this machine"
         )
     if not forced:
         return usable[-1]
@@ -51,10 +51,10 @@ def choose_instruction_set(usable: Sequence[str], forced: str | None) -> str:
 
 
 def make_device(num_threads: int) -> Device:
-    """A device of `num_threads` threads, on the fastest instruction set or on that of OCTAVO_NATIVE.
+    """A device of `num_threads` threads, with the instruction set of OCTAVO_NATIVE or the fastest one.
 
-    Raises UnsupportedError without the extension module, ConfigError for an unusable OCTAVO_NATIVE or a
-    number of threads that no device takes.
+    Raises UnsupportedError without the extension module, and ConfigError for an unusable OCTAVO_NATIVE or a
+    number of threads that no device can have.
     """
     library = load_library()
     chosen = choose_instruction_set(library.usable_instruction_sets(), os.environ.get(VARIABLE))

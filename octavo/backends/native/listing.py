@@ -1,4 +1,4 @@
-"""A recording as text, for people: what runs, over which weights, and where in memory."""
+"""A recording as text for people: the instructions, their weights and their buffers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FLOAT_BYTES = 4
 
 
 def list_program(recording: Recording) -> str:
-    """One line for each instruction, then what all of them take.
+    """One line for each instruction, then the inputs, the outputs and the sizes of all buffers and matrices.
 
-    A line has the number of the instruction, its kind, the buffer it writes (its columns and the column of
-    the arena it begins at), and what it reads. `%5` is what instruction 5 wrote.
+    A line has the number of the instruction, its kind, the buffer that it writes (number of columns, and
+    first column in the arena), and its operands. `%5` is the value that instruction 5 wrote.
     """
     listing = _Listing(recording)
     lines = [listing.line(number) for number in range(len(recording.operations))]
@@ -49,7 +49,7 @@ def list_program(recording: Recording) -> str:
 
 
 class _Listing:
-    """Names for the values of a recording, and words for its operations."""
+    """Names the values of a recording, and describes its operations."""
 
     def __init__(self, recording: Recording) -> None:
         self.plan = plan_buffers(recording)
@@ -59,20 +59,20 @@ class _Listing:
             self._names[operation.out.value] = f"%{number}"
 
     def line(self, number: int) -> str:
-        """What instruction `number` does."""
+        """The line of instruction `number`."""
         operation = self._operations[number]
         out = operation.out
         buffer = f"[{out.num_columns}] at {self.plan.offsets[out.value]}"
         return f"%{number:<4} {type(operation).__name__:<16} {buffer:<16} {self.describe(operation)}"
 
     def name(self, view: View) -> str:
-        """The view as text: the instruction that wrote its value, and the columns if it is only a part."""
+        """The view as text: the name of its value, with the columns if the view is a part of it."""
         name = self._names[view.value]
         return name if view.is_whole else f"{name}[{view.column}:{view.column + view.num_columns}]"
 
     @singledispatchmethod
     def describe(self, operation: Operation) -> str:
-        """What the operation reads and the numbers that go with it: by default, its fields."""
+        """The operands of the operation as text. By default these are all fields but `out`."""
         return ", ".join(self._text(value) for value in operation.inputs.values() if value is not None)
 
     def _text(self, value: object) -> str:

@@ -1,8 +1,7 @@
-"""What a recorded model is made of: values, and the operations between them, in the order they run.
+"""The parts of a recorded model: values, and the operations that read and write them. Plain data only.
 
-Each operation becomes one instruction of csrc/program/instructions.h, which has the same name. It takes the
-operation's fields as its arguments; program.py says which instructions take others. Plain data: nothing here
-records, changes or runs it.
+Each operation becomes one instruction of csrc/program/instructions.h, which has the same name. The
+instruction's arguments are the operation's fields, with exceptions that program.py defines.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ Activation = Literal["silu", "gelu_tanh"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """Numbers [T, num_columns] float32 that one operation writes and others read; or an input of the program.
+    """An array [T, num_columns] float32: an input of the program, or the result of one operation.
 
-    Two values are the same only if they are one object.
+    Values are compared by identity.
     """
 
     num_columns: int
@@ -39,18 +38,18 @@ class View:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is all of the value."""
+        """Whether the view covers the whole value."""
         return self.num_columns == self.value.num_columns
 
 
 def new_view(num_columns: int, head_size: int | None = None) -> View:
-    """The whole of a new value."""
+    """A view of the whole of a new value."""
     return View(Value(num_columns), 0, num_columns, head_size or num_columns)
 
 
 @dataclass(frozen=True, slots=True)
 class InputNorm:
-    """The RMS norm that a linear map applies to its input first."""
+    """The RMS norm that a linear map applies to its input before it multiplies."""
 
     weight: Weight
     eps: float
@@ -58,7 +57,7 @@ class InputNorm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One step of the model: reads its other views, writes `out`."""
+    """One operation of the model. It reads its other views and writes `out`."""
 
     out: View
 
@@ -74,7 +73,7 @@ class Operation:
 
     @property
     def overwrites(self) -> View | None:
-        """The view in whose memory `out` may be written if nothing else reads it later."""
+        """The view whose memory `out` may take over if no later operation reads that view; None = no view."""
         return None
 
     @property
@@ -85,7 +84,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedding(Operation):
-    """out = rows of `table` that the step's token ids name, times `scale`."""
+    """out = rows of `table` at the step's token ids, times `scale`."""
 
     table: Weight
     scale: float
@@ -93,27 +92,27 @@ class Embedding(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplaceRows(Operation):
-    """out = x, but for the rows that the step brings by `name`."""
+    """out = x, with some rows replaced by those that the step's inputs have under `name`."""
 
     x: View
     name: str
 
     @property
     def overwrites(self) -> View | None:
-        """The rows that are not replaced stay where they are."""
+        """x, so that the rows that are not replaced need no copy."""
         return self.x
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RopeAngles(Operation):
-    """out = cosines, then sines, of the angles that `rope` gives the step's positions."""
+    """out = the cosines and then the sines of the angles of `rope` at the step's positions."""
 
     rope: ops.Rope
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RmsNorm(Operation):
-    """out = x normalized, head by head, plus residual."""
+    """out = x, each head normalized and multiplied by `weight`, plus residual."""
 
     x: View
     weight: Weight
@@ -145,7 +144,7 @@ class ActivateAndMul(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rope(Operation):
-    """out = x, each head turned by `angles`, which are those of `rope`."""
+    """out = x, each head rotated by `angles`, which are those of `rope`."""
 
     x: View
     angles: View
@@ -154,7 +153,7 @@ class Rope(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionInputs(Operation):
-    """Puts k and v into the layer's cache; out = q, scaled. With `rope`, q and k are turned first."""
+    """Writes k and v into the layer's cache. out = q, scaled. With `rope`, q and k are rotated first."""
 
     q: View
     k: View
@@ -166,7 +165,7 @@ class AttentionInputs(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention(Operation):
-    """out = what the tokens see of the layer's cache; q is what AttentionInputs of that layer gave."""
+    """out = attention of `q` over the layer's cache. `q` is the output of the layer's AttentionInputs."""
 
     q: View
     layer: ops.AttentionLayer

@@ -1,4 +1,4 @@
-"""`Program`: a recording made ready to run. A step is one call into C++, for any number of layers."""
+"""`Program`: a recording as a C++ program. A step is one call into C++, whatever the number of layers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def compile_program(
     inputs: Mapping[str, int] | None = None,
     caches: KVCaches | None = None,
 ) -> Program:
-    """`function(ops, token_ids, positions, **inputs)`, written in `Ops`, as a program of its own.
+    """Compile `function(ops, token_ids, positions, **inputs)`, which is written in `Ops`, to a program.
 
-    `inputs` are the names and columns of further inputs. Raises UnsupportedError for what no kernel can run.
+    `inputs` maps the names of further inputs to their numbers of columns. Raises UnsupportedError for an
+    operation that no kernel can run.
     """
     recording = fuse(record(function, inputs))
     check_supported(recording)
@@ -51,7 +52,7 @@ def compile_program(
 
 
 class Program:
-    """Runs a recording on `device`, with `weights` and caches that it keeps alive."""
+    """Runs a recording on `device`. It keeps `weights` and `caches` alive."""
 
     def __init__(
         self,
@@ -82,10 +83,11 @@ class Program:
         """Run a step of `num_tokens` tokens. Returns the outputs, each [num_tokens, columns] float32.
 
         token_ids [num_tokens] int32, positions [num_tokens] int64 and one metadata for each KV cache group
-        are needed if the program reads them; inputs are [num_tokens, columns] float32. `rows_inputs` are for
-        the program's `replace_rows`; any may be absent. The outputs are the caller's: their memory is used
-        again once they are gone. Raises ValueError, naming the argument, for arrays of another kind, for
-        slots or blocks outside the cache, and for a rows input that the program does not read.
+        are needed if the program reads them. `inputs` are [num_tokens, columns] float32. `rows_inputs` are
+        the rows for the program's `replace_rows`; any of them may be absent. The outputs stay valid as long
+        as the caller holds them; then their memory is used again. Raises ValueError, naming the argument, for
+        arrays with a wrong shape or type, for slots or blocks outside the cache, and for rows inputs that the
+        program does not read.
         """
         groups = [
             (
@@ -109,7 +111,7 @@ class Program:
 
 
 class _Builder:
-    """Adds operations to a native program, as its instructions."""
+    """Builds a native program: adds an instruction for each operation."""
 
     def __init__(
         self, device: Device, recording: Recording, weights: PackedWeights, caches: KVCaches | None
@@ -126,7 +128,7 @@ class _Builder:
         }
 
     def operand(self, view: View) -> tuple[int, int, int]:
-        """Where the view lies: its buffer, first column and number of columns."""
+        """The view as an operand: its buffer, first column and number of columns."""
         return self._buffers[view.value], view.column, view.num_columns
 
     def add(self, operation: Operation) -> None:
@@ -145,7 +147,7 @@ class _Builder:
 
     @singledispatchmethod
     def _arguments(self, operation: Operation) -> dict[str, Any]:
-        """What the instruction takes beside `out`: by default, the operation's fields."""
+        """The arguments of the instruction besides `out`. By default these are the operation's fields."""
         return {name: self._argument(value) for name, value in operation.inputs.items()}
 
     @_arguments.register
@@ -218,6 +220,6 @@ class _Builder:
         }
 
     def _cache_of(self, layer: AttentionLayer) -> dict[str, Any]:
-        """The arguments that say where the K and V of `layer` are, and which group's blocks they lie in."""
-        assert self._caches is not None, "a program that attends needs caches"
+        """The arguments for the KV cache of `layer`: its group and its native cache."""
+        assert self._caches is not None, "a program with attention needs caches"
         return self._caches.of_layer(layer.index)._asdict()

@@ -58,7 +58,7 @@ class Recorder:
         return self._add(Embedding(new_view(table.shape[1]), table, scale))
 
     def replace_rows(self, x: View, name: str) -> View:
-        """Where nothing else reads x, the two share a buffer."""
+        """The result shares the buffer of x if no later operation reads x (`Operation.overwrites`)."""
         return self._add(ReplaceRows(new_view(x.num_columns, x.head_size), x, name))
 
     def rms_norm(self, x: View, weight: Weight, eps: float, residual: View | None = None) -> View:

@@ -28,9 +28,9 @@ class NativeSampler:
         self._sampler: Sampler = load_library().Sampler(device, num_token_ids, processed, normalized)
 
     def forward(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
-        """Sample from logits [L, V] float32, C-contiguous; of unusable rows, see `Sampler.forward`.
+        """Sample from logits [L, V] float32, C-contiguous. Unusable rows are treated as in `Sampler.forward`.
 
-        Raises ValueError for arrays of other shapes, types or layouts than they must have.
+        Raises ValueError for arrays with a wrong shape, type or layout.
         """
         token_ids, reported = self._sampler.sample(logits, metadata)
         if reported is None:
@@ -40,8 +40,8 @@ class NativeSampler:
     def gather_logprobs(
         self, logits: np.ndarray, token_ids: np.ndarray, num_logprobs: int
     ) -> list[TokenLogprobs]:
-        """Raw log-probabilities of given tokens [L] int64 (of a prompt, say) and of the likeliest, from
-        logits [L, V].
+        """Raw log-probabilities of the tokens `token_ids` [L] int64 (for example of a prompt) and of the
+        `num_logprobs` most likely tokens, from logits [L, V].
 
         Raises ValueError as `forward` does.
         """
@@ -52,7 +52,7 @@ class NativeSampler:
 def _unpack(
     offsets: np.ndarray, counts: np.ndarray, ranks: np.ndarray, token_ids: np.ndarray, values: np.ndarray
 ) -> list[TokenLogprobs | None]:
-    """The logprobs of each row [L]: its first `counts` entries from its offset on; None where it has none."""
+    """The logprobs of each row [L]: `counts` entries from the row's offset on, or None if there are none."""
     return [
         TokenLogprobs(token_ids[start : start + count].tolist(), values[start : start + count].tolist(), rank)
         if count

@@ -1,4 +1,4 @@
-"""What the kernels can take, checked before anything is packed."""
+"""Checks that kernels can run a recording, before its weights are packed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from octavo.errors import UnsupportedError
 from octavo.ops import AttentionLayer
 from octavo.weights.weight import Weight
 
-MAX_INPUTS = 2**15  # of a matrix: a row and a few panels of it must fit into each thread's scratch memory
+# Columns of a matrix. A row of inputs and a few panels of the matrix must fit into a thread's scratch memory.
+MAX_INPUTS = 2**15
 HEAD_SIZE_STEP = 16  # attention's vectors have 16 lanes
 MAX_HEAD_SIZE = 256
 
@@ -29,14 +30,14 @@ def check_supported(recording: Recording) -> None:
 def _check_matrix(weight: Weight) -> None:
     if len(weight.shape) != 2:
         raise UnsupportedError(
-            f"weight {weight.name!r} has shape {weight.shape}; the native backend multiplies matrices, of "
-            "two dimensions"
+            f"weight {weight.name!r} has shape {weight.shape}; the native backend multiplies only matrices "
+            "of two dimensions"
         )
     formats = load_library().FORMATS
     if weight.format.name not in formats:
         raise UnsupportedError(
             f"weight {weight.name!r} is in format {weight.format.name}, for which the native backend has no "
-            f"kernel; it has some for {', '.join(formats)}"
+            f"kernel; it has kernels for {', '.join(formats)}"
         )
     if weight.shape[1] > MAX_INPUTS:
         raise UnsupportedError(

@@ -1,7 +1,7 @@
-"""A program's weights as kernels take them: matrices packed into one arena, in the order they are read.
+"""A program's weights in the form that kernels read: matrices packed into one arena, in the order of reading.
 
-The bits of a packed matrix are those of its file in another order. Embedding tables are not packed: their
-rows are read from the file, one at a time.
+A packed matrix has the bits of its file in another order. Embedding tables are not packed: single rows of
+them are read from the file.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from octavo.weights.weight import Weight
 if TYPE_CHECKING:
     from octavo.backends.native._native import Device, Memory, PackedMatrix
 
-PANEL = 16  # outputs of a matrix that are packed together
+PANEL = 16  # outputs (rows) of a matrix that are packed together
 SHOW_PROGRESS_AFTER_S = 1.0
-# Less is packed before a bar would show, in not much more time than an import of tqdm takes (20 ms).
+# Packing fewer bytes ends before a bar would show, and importing tqdm (20 ms) would take about as long.
 SHOW_PROGRESS_FROM_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a matrix lies in the arena, in bytes; its panels begin every `panel_stride`."""
+    """The position of a matrix in the arena, in bytes. A panel begins every `panel_stride` bytes."""
 
     offset: int
     panel_stride: int
 
 
 class PackedWeights:
-    """The matrices of every linear map in `recordings`, each packed once, and their vectors.
+    """The matrices of every linear map in `recordings`, each packed once, and float32 vectors.
 
-    Gate and up of a gated map alternate panel by panel, since they are read together. Raises MemoryError when
-    there is no room.
+    Gate and up of a gated map alternate panel by panel, since they are read together. Raises MemoryError if
+    the arena does not fit into memory.
     """
 
     def __init__(self, device: Device, recordings: Iterable[Recording]) -> None:
@@ -75,13 +75,13 @@ class PackedWeights:
         return matrix
 
     def vector(self, weight: Weight) -> np.ndarray:
-        """The values of a norm, a bias or the like as float32."""
+        """The values of a vector, such as a norm or a bias, as float32. They are converted once."""
         if weight not in self._vectors:
             self._vectors[weight] = np.ascontiguousarray(weight.to_float32())
         return self._vectors[weight]
 
     def _place(self, linear: Linear, start: int) -> int:
-        """Place the matrices of `linear` that have no place yet, from `start` on. Returns where they end."""
+        """Place the matrices of `linear` that are not placed yet, from byte `start` on. Returns their end."""
         new = [weight for weight in dict.fromkeys(linear.layer.weights) if weight not in self._placements]
         for together in [new] if linear.activation else [[weight] for weight in new]:
             sizes = [self._library.panel_bytes(weight.format.name, weight.shape[1]) for weight in together]
@@ -105,13 +105,13 @@ class PackedWeights:
                     placement.offset,
                     placement.panel_stride,
                 )
-                release_pages(weight.data)  # the packed copy takes their place
+                release_pages(weight.data)  # only the packed copy is read from now on
                 advance(weight.nbytes)
 
 
 @contextmanager
 def _progress_bar(num_bytes: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar over `num_bytes`, on a terminal. Yields a function to call with the bytes newly done."""
+    """A progress bar over `num_bytes`, on a terminal. Yields a function that adds the bytes just packed."""
     if num_bytes < SHOW_PROGRESS_FROM_BYTES:
         yield lambda done: None
         return

@@ -20,10 +20,9 @@ from octavo.types.sampling import SamplerOutput, SamplingMetadata, TokenLogprobs
 
 
 class ReferenceBackend:
-    """Implements `Backend`. `load_model` and `allocate_kv_cache` come before all else.
+    """Implements `Backend`. `load_model` and `allocate_kv_cache` are called before all other methods.
 
-    The same request gives the same bits, whatever requests run beside it, in whatever chunks, and whatever
-    the size of the blocks.
+    The same request gives the same bits whatever the other requests, the chunks and the size of the blocks.
     """
 
     def __init__(self, sampler: Sampler) -> None:

@@ -42,7 +42,7 @@ class ReferenceOps:
         return rows
 
     def replace_rows(self, x: np.ndarray, name: str) -> np.ndarray:
-        """A copy where there is something to replace."""
+        """Returns x itself if the step replaces no rows."""
         given = self._inputs.get(name)
         if given is None:
             return x

@@ -1,7 +1,6 @@
-"""A model's weights as the reference backend computes with them: dequantized to float32 when the model is
-loaded.
+"""A model's weights for the reference backend: dequantized to float32 when the model is loaded.
 
-This takes more memory than the file. In return, one function alone decides which values a weight has.
+This takes more memory than the file. In return, a single function defines the values of all weights.
 """
 
 from __future__ import annotations

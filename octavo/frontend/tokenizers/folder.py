@@ -43,7 +43,7 @@ def load_folder(folder: Path) -> TokenizerParts:
 
 
 class _JSONFile:
-    """What the file at `path` says of a tokenizer; nothing where there is no such file.
+    """The tokenizer's settings in the file at `path`. They are empty if the file does not exist.
 
     Raises WeightError, naming the file and the key, for a value that makes no sense.
     """
@@ -53,20 +53,20 @@ class _JSONFile:
         self.values = read_object(path) if path.is_file() else {}
 
     def role_texts(self) -> dict[str, str | None]:
-        """The texts of the tokens with a role, each written as it is or as an object that holds it."""
+        """The texts of the tokens with a role. In the file each is a text or an object with the text."""
         texts: dict[str, str | None] = {}
         for role in _ROLES:
             if role in self.values:
                 entry = self.values[role]
                 text = entry.get("content") if isinstance(entry, dict) else entry
-                # JSON can spell text that is not Unicode.
+                # JSON can spell a lone surrogate, which is not valid Unicode.
                 if text is not None and (not isinstance(text, str) or _SURROGATE.search(text)):
                     raise self.wrong(role, "the text of a token")
                 texts[role] = text
         return texts
 
     def token_ids(self, key: str) -> list[int]:
-        """One id or several."""
+        """The token ids under `key`, which holds one id or a list."""
         given = self.values.get(key)
         ids = given if isinstance(given, list) else [] if given is None else [given]
         if not all(type(token_id) is int for token_id in ids):
@@ -74,7 +74,7 @@ class _JSONFile:
         return ids
 
     def chat_template(self) -> str | None:
-        """The chat template; of several the one named "default"."""
+        """The chat template. Of several, the one named "default"."""
         given = self.values.get("chat_template")
         if isinstance(given, list):
             try:
@@ -100,7 +100,7 @@ def _load_backend(path: Path) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise WeightError(f"{path} does not load as a tokenizer: {error}") from error
-    # The file may carry settings of its training; requests are never cut or padded behind the caller's back.
+    # The file may hold truncation and padding from training. Requests must not be cut or padded silently.
     backend.no_truncation()
     backend.no_padding()
     return backend
@@ -109,7 +109,7 @@ def _load_backend(path: Path) -> tokenizers.Tokenizer:
 def _obey_affix_flags(
     backend: tokenizers.Tokenizer, config: _JSONFile, role_texts: Mapping[str, str]
 ) -> None:
-    """Let flags of tokenizer_config.json overrule what tokenizer.json puts around a text."""
+    """Let the flags of tokenizer_config.json override the tokens that tokenizer.json puts around a text."""
     roles = ("bos_token", "eos_token")
     if not any(isinstance(config.values.get(f"add_{role}"), bool) for role in roles):
         return

@@ -55,7 +55,7 @@ def load_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
 def _add_affixes(
     backend: tokenizers.Tokenizer, metadata: Mapping[str, Any], vocabulary: GGUFVocabulary, adds_bos: bool
 ) -> None:
-    """Put BOS and EOS around texts as the file's flags say; `adds_bos` stands in for a missing flag."""
+    """Put BOS and EOS around texts as the file's flags say. Without a flag for BOS, `adds_bos` decides."""
     flags = {
         "bos": metadata.get("tokenizer.ggml.add_bos_token"),
         "eos": metadata.get("tokenizer.ggml.add_eos_token"),

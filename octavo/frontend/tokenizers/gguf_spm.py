@@ -1,8 +1,8 @@
 """SentencePiece BPE from a GGUF file (`tokenizer.ggml.model` = "llama"): a score for every token, no merges.
 
-SentencePiece joins, again and again, the two neighbours whose union is the token with the best score
-("SentencePiece: A simple and language independent subword tokenizer", 2018). That is BPE whose merges are all
-the ways to cut each token in two tokens, ranked by the score of the whole.
+SentencePiece repeatedly joins the two adjacent tokens that together are the token with the best score
+("SentencePiece: A simple and language independent subword tokenizer", 2018). This equals BPE with one merge
+for each way to cut a token into two tokens, ranked by the score of the whole token.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from octavo.frontend.tokenizers.gguf_vocabulary import NORMAL, SPACE, USER_DEFIN
 
 
 def respell_spaces(vocabulary: GGUFVocabulary) -> GGUFVocabulary:
-    """Spell user-defined runs of spaces with U+2581, as the model sees them.
+    """Spell user-defined tokens that are runs of spaces with U+2581, as in the text that tokens are found in.
 
-    Converters write them with plain spaces, but no space is left in a text when tokens are looked for.
+    Converters write them with plain spaces, but normalization has replaced all spaces by then.
     """
     taken = set(vocabulary.tokens)
     tokens = list(vocabulary.tokens)
@@ -58,7 +58,7 @@ def build_sentencepiece_bpe(
 def _merges(
     vocabulary: GGUFVocabulary, ids_by_text: dict[str, int], scores: list[float]
 ) -> list[tuple[str, str]]:
-    """Every way to cut a token in two, the best token first and of its cuts the longest left part.
+    """Every way to cut a token into two. The best token comes first, and its cut with the longest left part.
 
     Control tokens are left out, so that no run of ordinary text can become one. User-defined tokens come
     first: SentencePiece takes them out of the text beforehand, and converters give them no meaningful score.

@@ -1,6 +1,6 @@
-"""The vocabulary a GGUF file carries: token texts, what each token is for, and the ids with a role.
+"""The vocabulary of a GGUF file: the text and the type of each token, and the ids of tokens with a role.
 
-Says nothing about how text is split into these tokens; `gguf_bpe` and `gguf_spm` do.
+`gguf_bpe` and `gguf_spm` define how text is split into these tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SPACE = "\u2581"  # how SentencePiece writes a space
 # Values of tokenizer.ggml.token_type that matter here (the others are 5 unused and 6 byte).
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
-# Texts that end a turn or a document in the models that have them as control tokens. Files often name only
-# one of them.
+# Texts that end a turn or a document if a model has them as control tokens. A file often names only one of
+# those that its model has.
 _END_OF_GENERATION = (
     "<|im_end|>",
     "<|eot_id|>",
@@ -39,8 +39,7 @@ _END_OF_GENERATION = (
     "<eos>",
     "</s>",
 )
-# Where <|return|> and <|call|> exist (the harmony format), <|end|> only ends one of several messages of a
-# turn.
+# If <|return|> and <|call|> exist (the harmony format), <|end|> ends a message and not the turn.
 _HARMONY_END, _HARMONY_STOPS = "<|end|>", ("<|return|>", "<|call|>")
 
 
@@ -54,7 +53,7 @@ class GGUFVocabulary:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> GGUFVocabulary:
-        """Read tokens, token types and `<role>_token_id`. Raises WeightError where they disagree."""
+        """Read tokens, token types and `<role>_token_id`. Raises WeightError if these are inconsistent."""
         tokens = read_array(metadata, "tokenizer.ggml.tokens", str)
         types = [NORMAL] * len(tokens)
         if "tokenizer.ggml.token_type" in metadata:
@@ -84,11 +83,10 @@ class GGUFVocabulary:
         return ids
 
     def added_tokens(self) -> list[AddedToken]:
-        """Tokens to be found in text before it is split, in order of id: control tokens (special) and
-        user-defined.
+        """The tokens that are found in a text before it is split, in order of id: unknown and control tokens
+        (special), and user-defined tokens.
 
-        Runs of U+2581 are not among them: they stand for spaces, which are found after the text is
-        normalized.
+        Runs of U+2581 are left out. They stand for spaces, which are found after the text is normalized.
         """
         special = {UNKNOWN: True, CONTROL: True, USER_DEFINED: False}
         return [

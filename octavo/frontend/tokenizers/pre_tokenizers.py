@@ -1,9 +1,9 @@
 """The pre-tokenizers of byte-level BPE vocabularies, by their names in GGUF files (`tokenizer.ggml.pre`).
 
-A byte-level BPE vocabulary is only right together with the way its training text was cut into words, and a
-GGUF file carries no more than a name for it. This module states, for every name it knows, the cuts and the
-Unicode normalization that the model's authors published. A name it does not know is refused: any other cut
-would give wrong ids in silence.
+A byte-level BPE vocabulary gives right ids only if text is cut into words as its training text was, and a
+GGUF file holds only a name for these cuts. This module has, for every known name, the cuts and the Unicode
+normalization that the model's authors published. An unknown name is refused, because other cuts would
+silently give wrong ids.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
-# The letters DeepSeek LLM lists: those with upper- and lower-case forms in the Unicode of its day, not
-# today's \p{L&}.
+# The letters that DeepSeek LLM lists. They had upper- and lower-case forms in its version of Unicode; \p{L&}
+# in today's Unicode has more.
 _DEEPSEEK_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377"
     "\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556"
@@ -43,12 +43,12 @@ _DEEPSEEK_V3_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizerKind:
-    """How one family of byte-level BPE vocabularies treats text before its merges apply.
+    """How one family of byte-level BPE vocabularies cuts text into words before merges apply.
 
-    `cuts` are patterns applied in order, each inside the pieces that the previous ones left; then
-    `single_digits` makes every digit a piece, and `gpt2_words` applies the word pattern of GPT-2. `nfc`
-    composes Unicode first. `whole_words` says that a word which is itself a token is never built up by
-    merges. `adds_bos` is what a file that does not say whether it wants BOS means.
+    With `nfc`, the text is first composed to Unicode's form NFC. Then the patterns `cuts` are applied in
+    order, each to the parts that the previous one left. Then `single_digits` makes every digit a part, and
+    `gpt2_words` applies the word pattern of GPT-2. With `whole_words`, a word that is itself a token becomes
+    that token without merges. `adds_bos` applies to files that do not say whether a text begins with BOS.
     """
 
     cuts: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class PreTokenizerKind:
         return pre_tokenizers.Sequence(steps)
 
     def normalizer(self) -> normalizers.Normalizer | None:
-        """What happens to the text before it is cut, if anything."""
+        """The normalizer that runs before the text is cut, or None."""
         return normalizers.NFC() if self.nfc else None
 
 
@@ -83,14 +83,14 @@ def find_pre_tokenizer(name: str | None) -> PreTokenizerKind:
         given = "no tokenizer.ggml.pre" if name is None else f"tokenizer.ggml.pre = {name!r:.80}"
         raise UnsupportedError(
             f"the file has {given}, so it is not known how to cut text into words, and a guess would give "
-            f"wrong ids; known: {', '.join(sorted(_KINDS))}; convert the model again with a current "
+            f"wrong ids; known names are {', '.join(sorted(_KINDS))}; convert the model again with a current "
             "converter, or give its Hugging Face folder as tokenizer"
         )
     return kind
 
 
 def _tiktoken_words(digits: str, letter: str = r"\p{L}", not_symbol: str = r"\s\p{L}\p{N}") -> str:
-    """GPT-4's word pattern; families differ in the digits of a word and in what a letter is."""
+    """GPT-4's word pattern. Families differ in the digits of a word and in what counts as a letter."""
     return rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?{letter}+|{digits}| ?[^{not_symbol}]+[\r\n]*|{_SPACES}"
 
 

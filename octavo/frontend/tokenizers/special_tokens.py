@@ -1,4 +1,4 @@
-"""Finding the texts of special tokens inside a text, the way the tokenizer itself finds them."""
+"""Finds the texts of special tokens in a text, by the same rules as the tokenizer itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 
 
 class SpecialTokenFinder:
-    """Finds special tokens: from left to right, the longest where several start at one place, no overlaps."""
+    """Finds special tokens from left to right, without overlaps. At each position the longest one counts."""
 
     def __init__(self, ids_by_text: Mapping[str, int]) -> None:
         self._ids = dict(ids_by_text)
@@ -27,7 +27,7 @@ class SpecialTokenFinder:
                 yield start, end, self._ids[text[start:end]]
 
     def find_starts(self, text: str) -> Iterator[int]:
-        """Where a special token starts, or would if the right characters followed the end of `text`."""
+        """The positions where a special token starts, or would start if more text followed `text`."""
         for match in self._first.finditer(text):
             start = match.start()
             if self._longest_at(text, start) or text[start : start + self._lengths[0]] in self._beginnings:

@@ -1,7 +1,7 @@
-"""From the text of a token to the bytes it stands for, undoing the way a vocabulary spells bytes and spaces.
+"""Spellings turn the text of a token into the bytes that it stands for.
 
-What a tokenizer does when it decodes is read off its decoder, so a Hugging Face folder needs nothing beyond
-its `tokenizer.json`.
+A vocabulary spells bytes and spaces in its own way. The tokenizer's decoder says which, so a Hugging Face
+folder needs no file but `tokenizer.json`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Spelling(Protocol):
 
 
 class ByteLevelSpelling:
-    """Every byte is a printable character: itself if it is one, else one from U+0100 on (GPT-2)."""
+    """Every byte is one printable character: a printable byte itself, others from U+0100 on (GPT-2)."""
 
     drops_first_space = False
 
@@ -46,7 +46,7 @@ class ByteLevelSpelling:
 
 
 class SentencePieceSpelling:
-    """A space is U+2581, and where `has_byte_tokens` a token like <0xAB> is one byte."""
+    """A space is U+2581. With `has_byte_tokens`, a token such as <0xAB> is one byte."""
 
     def __init__(self, drops_first_space: bool, has_byte_tokens: bool) -> None:
         self.drops_first_space = drops_first_space

@@ -248,7 +248,7 @@ def test_a_group_that_is_missing_is_refused(device: Any) -> None:
         (make_weight(np.zeros((2, 4, 8)), "experts"), r"'experts' has shape \(2, 4, 8\); .*two dimensions"),
         (
             Weight("odd", (4, 256), format_named("Q8_K"), np.zeros((4, 292), np.uint8)),
-            "'odd' is in format Q8_K, .*it has some for F32, F16",
+            "'odd' is in format Q8_K, .*it has kernels for F32, F16",
         ),
         (
             Weight("wide", (4, 40_000), format_named("F32"), np.zeros((4, 160_000), np.uint8)),
