@@ -124,7 +124,7 @@ def describe_barriers(before_ns: float, after_ns: float) -> str:
         return f"{line}: other programs use these processors, so the figures are unreliable"
     if is_same_state(before_ns, after_ns):
         return line
-    return f"{line}: the machine changed between them, so the figures are unreliable; measure again"
+    return f"{line}: the machine changed, so the figures are unreliable; measure again"
 
 
 def _describe_load(figures: Figures) -> str:

@@ -121,7 +121,7 @@ def test_a_request_that_fails_ends_the_benchmark(runner: LoadRunner, monkeypatch
 
 def test_requests_that_are_to_run_at_once_must_all_have_rows_and_blocks(runner: LoadRunner) -> None:
     runner.check_fits(Load(4, 48, 16))
-    with pytest.raises(ConfigError, match="max_num_seqs is 4, and 5 requests"):
+    with pytest.raises(ConfigError, match="max_num_seqs is 4, but 5 requests"):
         runner.check_fits(Load(5, 4, 4))
     with pytest.raises(CapacityError, match=r"4 requests of 65 tokens take 20 blocks.*which has 16"):
         runner.check_fits(Load(4, 48, 17))

@@ -92,7 +92,7 @@ def test_errors_in_the_conversation_speak_of_flags(chat: Octavo, core: ScriptedC
 
 
 def test_help_says_what_a_second_ctrl_c_does(chat: Octavo) -> None:
-    assert any("a second Ctrl-C the program at once" in line for line in notes(chat(["/help"])))
+    assert any("a second Ctrl-C ends the program at once" in line for line in notes(chat(["/help"])))
 
 
 def test_help_lists_the_commands(chat: Octavo) -> None:
@@ -104,7 +104,7 @@ def test_help_lists_the_commands(chat: Octavo) -> None:
 
 def test_an_unknown_command_is_not_sent_and_says_what_to_do(chat: Octavo, core: ScriptedCore) -> None:
     (note, *_) = notes(chat(["/etc/hosts is what?"]))
-    expected = "There is no command /etc/hosts; see /help. To send it as a message, begin with a space."
+    expected = "There is no command /etc/hosts; see /help. To send this as a message, begin with a space."
     assert note == expected
     assert core.prompts == []
 
