@@ -25,7 +25,7 @@ namespace octavo {
 
 namespace {
 
-// Token ids are not looked at: kernels pass over those that are not in the vocabulary.
+// Token ids are not checked: kernels skip ids that are not in the vocabulary.
 TokenLists read_token_lists(nb::handle lists, const std::string& name, int64_t num_rows) {
     const auto token_ids = array_of<int32_t, 1>(lists.attr("token_ids"), name + ".token_ids");
     const int64_t* offsets = numbers<int64_t>(lists.attr("offsets"), name + ".offsets", num_rows + 1);
@@ -42,7 +42,7 @@ LogitBias read_bias(nb::handle bias, int64_t num_rows) {
     return {tokens, numbers<float>(bias.attr("values"), "bias.values", tokens.offsets[num_rows])};
 }
 
-// Seen tokens are not looked at: the kernel passes over those outside the vocabulary or the table of counts.
+// Seen tokens are not checked: the kernel skips tokens outside the vocabulary or the table of counts.
 Penalties read_penalties(nb::handle penalties, int64_t num_rows) {
     const auto seen = array_of<int32_t, 2>(penalties.attr("seen"), "penalties.seen");
     const auto counts = array_of<int32_t, 2>(penalties.attr("counts"), "penalties.counts");

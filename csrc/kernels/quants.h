@@ -90,7 +90,7 @@ class Quants {
         }
     }
 
-    // Row R and those behind it.
+    // Row R and the rows after it.
     template <int R, class = void>
     struct Reader {
         static OCTAVO_INLINE void read(const uint8_t* low, const uint8_t* high, bytes64 (&rows)[BLOCK_ROWS]) {

@@ -63,11 +63,11 @@ class Program {
         int num_columns;
     };
 
-    // What a step uses and leaves for the next one.
+    // The state that a step uses and leaves for the next step.
     struct State {
         std::mutex mutex;  // guards what the program is made of, too
         Step step{};
-        std::vector<Arena> arenas;  // those that were held when the last step began, and that step's
+        std::vector<Arena> arenas;  // the arenas in use when the last step began, and that step's arena
         Memory scratch{0};
         int64_t scratch_tokens = 0;  // the longest step that scratch was sized for
     };
