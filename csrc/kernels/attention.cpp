@@ -55,7 +55,7 @@ class AttentionThread {
     }
 
   private:
-    // The records of a tile that other threads go on with stay in scratch for `take_over`.
+    // The records of a tile that other threads continue stay in scratch for `take_over`.
     template <class Parts>
     void compute_parts(Parts parts) {
         Part part, next;
@@ -324,7 +324,7 @@ class AttentionThread {
 
     Span unfolded_{};  // rows whose records of a chunk are still in strip_records_
     Part last_part_{};
-    bool leads_others_ = false;  // whether other threads go on with the tile of the last part
+    bool leads_others_ = false;  // whether other threads continue the tile of the last part
 };
 
 #if defined(OCTAVO_ISA_amx)

@@ -48,7 +48,7 @@ OCTAVO_INLINE void copy_record(const float* record, int head_size, float* copy) 
     }
 }
 
-// Add what a later chunk gave. Chunks are folded one by one, in order.
+// Add the record of a later chunk. Chunks are folded one by one, in order.
 OCTAVO_INLINE void fold_record(float* record, const float* chunk, int head_size) {
     const f32x16 old_reference = load(record + head_size + LANES);
     const f32x16 chunk_reference = load(chunk + head_size + LANES);

@@ -65,8 +65,8 @@ constexpr int FLOAT_PANELS = 2;
 #endif
 
 // How far ahead of the weights in use others are fetched, when weights are read at the speed of memory: more
-// than a panel of the default model. (Two threads, Q4_1, 576 x 576: 8.1 us with 4096, 4.7 with 8192, more beyond
-// 16384.)
+// than a panel of the default model. (Two threads, Q4_1, 576 x 576: 8.1 us with 4096, 4.7 with 8192, more
+// beyond 16384.)
 constexpr int64_t PREFETCH_BYTES = 8192;
 
 // Panels of one format and one k that are computed together.
