@@ -10,6 +10,6 @@ void bind_packing(nanobind::module_& module);   // memory, and matrices packed i
 void bind_kv_cache(nanobind::module_& module);
 void bind_program(nanobind::module_& module);  // packed matrices and programs of them
 void bind_sampling(nanobind::module_& module);
-void bind_probes(nanobind::module_& module);  // what the machine can do at most, for benchmarks
+void bind_probes(nanobind::module_& module);  // the limits of the machine, for benchmarks
 
 }  // namespace octavo

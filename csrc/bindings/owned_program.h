@@ -59,7 +59,7 @@ class OwnedProgram {
     void add(Instruction instruction) { program_.add(std::move(instruction)); }
 
   private:
-    std::vector<nanobind::object> owners_;  // of what the program points to
+    std::vector<nanobind::object> owners_;  // of the memory that the program points to
     Program program_;
     StepNeeds needs_;
     std::vector<View> outputs_;

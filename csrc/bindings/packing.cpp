@@ -40,7 +40,7 @@ int64_t checked_k(Format format, int64_t k) {
     return k;
 }
 
-// `rows` must outlive what is returned.
+// `rows` must outlive the returned value.
 FileMatrix file_matrix(const std::string& format_name, const Array<uint8_t, 2>& rows, int64_t k) {
     const Format format = format_named(format_name);
     const int64_t n = rows.shape(0), row_bytes = rows.shape(1),

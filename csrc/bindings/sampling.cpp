@@ -25,7 +25,7 @@ namespace octavo {
 
 namespace {
 
-// Token ids are not looked at: kernels pass over those that are not in the vocabulary.
+// Token ids are not checked: kernels skip ids that are not in the vocabulary.
 TokenLists read_token_lists(nb::handle lists, const std::string& name, int64_t num_rows) {
     const auto token_ids = array_of<int32_t, 1>(lists.attr("token_ids"), name + ".token_ids");
     const int64_t* offsets = numbers<int64_t>(lists.attr("offsets"), name + ".offsets", num_rows + 1);
@@ -42,7 +42,7 @@ LogitBias read_bias(nb::handle bias, int64_t num_rows) {
     return {tokens, numbers<float>(bias.attr("values"), "bias.values", tokens.offsets[num_rows])};
 }
 
-// Seen tokens are not looked at: the kernel passes over those outside the vocabulary or the table of counts.
+// Seen tokens are not checked: the kernel skips tokens outside the vocabulary or the table of counts.
 Penalties read_penalties(nb::handle penalties, int64_t num_rows) {
     const auto seen = array_of<int32_t, 2>(penalties.attr("seen"), "penalties.seen");
     const auto counts = array_of<int32_t, 2>(penalties.attr("counts"), "penalties.counts");
@@ -69,14 +69,14 @@ Penalties read_penalties(nb::handle penalties, int64_t num_rows) {
     return p;
 }
 
-// Kernels rely on these to come to an end.
+// Kernels rely on these conditions to terminate.
 void check_values(const SampleArguments& a) {
     for (int64_t row = 0; row < a.num_rows; ++row) {
         const float temperature = a.temperature[row], top_p = a.top_p[row], min_p = a.min_p[row];
         require(temperature == 0 || (temperature > 0 && std::isnormal(temperature)), "temperature holds ",
                 temperature, "; it must be 0, or positive and not too small to divide by");
         require(a.top_k[row] >= 0, "top_k holds ", a.top_k[row], "; the least is 0, for all tokens");
-        // 0 is what a float32 makes of a very small one: the likeliest token is left.
+        // A very small value becomes 0 as a float32; only the likeliest token is left.
         require(0 <= top_p && top_p <= 1, "top_p holds ", top_p, "; it must be from 0 to 1");
         require(0 <= min_p && min_p <= 1, "min_p holds ", min_p, "; it must be from 0 to 1");
     }

@@ -107,7 +107,7 @@ RowsInput check_rows(nb::handle given, const StepNeeds::Input& needed, int64_t n
             table<float>(given.attr("values"), needed.name + ".values", num_rows, needed.num_columns)};
 }
 
-// The rows inputs that the program reads. Those that the step does not bring have no rows.
+// The rows inputs that the program reads. Inputs that the step does not have get no rows.
 std::vector<RowsInput> check_rows_inputs(nb::dict given, const std::vector<StepNeeds::Input>& needed,
                                          int64_t num_tokens) {
     std::vector<RowsInput> found;

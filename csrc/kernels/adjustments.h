@@ -83,7 +83,7 @@ inline bool is_adjusted(const SampleArguments& a, int64_t row) {
     return is_masked(a, row) || is_biased(a.bias, row) || is_penalized(a.penalties, row);
 }
 
-// Write the row's adjusted logits into the team's scratch. Each thread writes those that it will read.
+// Write the row's adjusted logits into the team's scratch. Each thread writes the logits that it will read.
 inline void adjust(const SampleArguments& a, int64_t row, Team& team) {
     const float* logits = a.logits + row * a.vocab_size;
     float* out = team.adjusted;

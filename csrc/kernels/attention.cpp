@@ -55,7 +55,7 @@ class AttentionThread {
     }
 
   private:
-    // The records of a tile that other threads go on with stay in scratch for `take_over`.
+    // The records of a tile that other threads continue stay in scratch for `take_over`.
     template <class Parts>
     void compute_parts(Parts parts) {
         Part part, next;
@@ -123,7 +123,8 @@ class AttentionThread {
         }
     }
 
-    // Take the tile's queries as operands and begin its records, or go on with those of the first pass.
+    // Take the tile's queries as operands and begin its records, or continue the records of the first
+    // pass.
     void begin(const Tile& tile) {
         for (int row = 0; row < tile.num_tokens * rows_per_token_; ++row) {
             const float* q = query_row(instruction_.q, tile, row);
@@ -169,8 +170,8 @@ class AttentionThread {
     }
 
     // Fold the chunk into the tile's records, or if there are `others` write its records there. `kv`: the
-    // chunk's panels. They become those that are multiplied with: some are copies. `ahead`: those to be
-    // fetched, or null.
+    // chunk's panels. They are replaced by the panels to multiply with, some of which are copies. `ahead`:
+    // the panels to fetch, or null.
     void compute_chunk(const Tile& tile, int index, KVPanel* kv, const KVPanel* ahead, float* others) {
         const int num_rows = tile.num_tokens * rows_per_token_;
         for (int token = 0; token < tile.num_tokens; ++token) {
@@ -323,7 +324,7 @@ class AttentionThread {
 
     Span unfolded_{};  // rows whose records of a chunk are still in strip_records_
     Part last_part_{};
-    bool leads_others_ = false;  // whether other threads go on with the tile of the last part
+    bool leads_others_ = false;  // whether other threads continue the tile of the last part
 };
 
 #if defined(OCTAVO_ISA_amx)

@@ -5,14 +5,14 @@
 //   record   [values [head_size], sums [16], reference [16]]
 //
 //   score     s = q . k in natural units, maybe capped
-//   reference 2^reference is what weights are relative to, about e^(greatest score); the same in all lanes
+//   reference weights are relative to 2^reference, which is about e^(greatest score); the same in all lanes
 //   weight    2^(s * log2 e - reference), 0 where the row does not attend
-//   sums      of weights; each lane has those of every 16th token
+//   sums      sums of weights; each lane has the sum over every 16th token
 //   values    sum of weight * v
 //
-// A row goes through the same sequence of operations in a chunk, beside whichever rows it is computed. Panels
-// of 16 tokens that it does not see add exact zeros, so they may be computed or not. Hence the same bits. For
-// that V must be finite there, as it is where other rows see it; the rest is hidden, see hide_values.
+// A row goes through the same sequence of operations in a chunk, whichever rows are computed with it. Panels
+// of 16 tokens that the row does not see add exact zeros, so computing them or not gives the same bits. This
+// requires that V is finite in these panels. It is where other rows see it; hide_values hides the rest.
 //
 // This file has what all ways of computing a chunk share. attention_vectors.h multiplies with vectors,
 // attention_tiles.h with AMX.
@@ -48,7 +48,7 @@ OCTAVO_INLINE void copy_record(const float* record, int head_size, float* copy) 
     }
 }
 
-// Add what a later chunk gave. Chunks are folded one by one, in order.
+// Add the record of a later chunk. Chunks are folded one by one, in order.
 OCTAVO_INLINE void fold_record(float* record, const float* chunk, int head_size) {
     const f32x16 old_reference = load(record + head_size + LANES);
     const f32x16 chunk_reference = load(chunk + head_size + LANES);

@@ -21,7 +21,7 @@ float encode(const float* x, int size, uint16_t* out) {
 
 float encode(const float* x, int size, uint8_t* out) {
     constexpr float LARGEST = 0x1p127f;          // far enough from infinity for what is rounded later
-    constexpr float SMALLEST_SCALE = 0x1p-126f;  // of those with all their bits
+    constexpr float SMALLEST_SCALE = 0x1p-126f;  // of the scales with full precision
     f32x16 maximum = zeros();
     for (int i = 0; i < size; i += LANES) {
         maximum = max(abs(load(x + i)), maximum);  // in this order, so that NaN is passed over

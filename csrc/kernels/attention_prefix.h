@@ -27,7 +27,7 @@ constexpr int64_t MOST_KEPT = 16 << 20;
 // One way through the tokens of a step.
 struct Pass {
     AttentionGroup group;
-    Span limits;         // of each context, what is attended to
+    Span limits;         // of each context, the range that is attended to
     uint8_t* parts;      // shared memory for parts of tiles
     int64_t part_bytes;  // of each thread
     float* kept;         // [T, num_heads, record_size], shared: records between two passes

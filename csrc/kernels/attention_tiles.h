@@ -28,11 +28,11 @@ class AttentionTiles {
 
     ~AttentionTiles() { _tile_release(); }
 
-    // Rows that go over a chunk together. Where K and V of a chunk, 16 rows and their scores fit the
-    // first-level cache, no more than that; otherwise the more the fewer times they are read.
+    // Number of rows that are computed over a chunk together. If K and V of a chunk, 16 rows and their scores
+    // fit the first-level cache, 16 rows; otherwise more, since then K and V are read fewer times.
     static int strip_rows(int head_size) { return is_small(head_size) ? LANES : 2 * LANES; }
 
-    // Those that are computed for such rows: two by two, as AMX tiles hold V.
+    // The panels that are computed for such rows: two by two, as AMX tiles hold V.
     static Span panels(const Span* seen, int num_rows) {
         const Span any = panels_seen(seen, num_rows);
         return {any.begin & ~1, (any.end + 1) & ~1};
@@ -109,8 +109,8 @@ class AttentionTiles {
         }
     }
 
-    // Set up the tiles for `num_rows`: 0 to 3 are sums, 4 is rows and 5 those below, 6 and 7 are columns.
-    // Sums 2 and 3 are of the rows below, or if there are none of the first.
+    // Set up the tiles for `num_rows`: 0 to 3 are sums, 4 is the first rows and 5 the rows below them, 6 and
+    // 7 are columns. Sums 2 and 3 belong to the rows below, or to the first rows if there are none below.
     void configure(int num_rows) {
         if (num_rows == num_rows_) {
             return;

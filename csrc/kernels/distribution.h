@@ -91,7 +91,7 @@ OCTAVO_INLINE double exp_of_negative(double x) {
     const double shifted = clamped * LOG2_E + TO_INTEGER;
     const double n = shifted - TO_INTEGER;
     const double r = clamped - n * LN_2_HIGH - n * LN_2_LOW;
-    // Taylor's series; |r| <= ln 2 / 2, so that what is left out is below 1e-14.
+    // Taylor's series; |r| <= ln 2 / 2, so that the omitted terms are below 1e-14.
     double p = 1.0 / 39916800;
     p = p * r + 1.0 / 3628800;
     p = p * r + 1.0 / 362880;

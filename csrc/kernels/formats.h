@@ -1,4 +1,4 @@
-// How weights lie in memory once they are packed. The bytes are those of the file in another order.
+// How weights lie in memory once they are packed. The bytes are the file's, in another order.
 //
 // A matrix [N, K] (out, in) is cut into panels of 16 outputs, because a vector has 16 lanes and a lane is an
 // output: no linear map ever adds across lanes. The last panel is filled up with zero rows. Within a panel k

@@ -1,4 +1,4 @@
-// Linear maps: norm and rounding of the input, products, and what is done with each finished tile.
+// Linear maps: norm and rounding of the input, products, and the work on each finished tile.
 //
 // Threads divide the outputs, never a sum. With few rows every thread prepares all of them for itself, which
 // takes less time than waiting for another and fetching what it wrote; with many they prepare a share each

@@ -64,9 +64,9 @@ constexpr int DIRECT_ROWS = 1;
 constexpr int FLOAT_PANELS = 2;
 #endif
 
-// How far ahead of those in use weights are fetched, where they are read at the speed of memory: more than a
-// panel of the default model. (Two threads, Q4_1, 576 x 576: 8.1 us with 4096, 4.7 with 8192, more beyond
-// 16384.)
+// How far ahead of the weights in use others are fetched, when weights are read at the speed of memory: more
+// than a panel of the default model. (Two threads, Q4_1, 576 x 576: 8.1 us with 4096, 4.7 with 8192, more
+// beyond 16384.)
 constexpr int64_t PREFETCH_BYTES = 8192;
 
 // Panels of one format and one k that are computed together.
@@ -74,7 +74,7 @@ struct Unit {
     const uint8_t* panels[UNIT_PANELS];
     int count;
     int64_t first;  // number of the first panel in its matrix (of the gate and of the up panel, if gated)
-    const uint8_t* next[UNIT_PANELS];  // those that the thread reads next
+    const uint8_t* next[UNIT_PANELS];  // the panels that the thread reads next
     int num_next;                      // 0: none
     int64_t next_bytes;                // of each of these
 };

@@ -173,7 +173,8 @@ __attribute__((noinline)) void multiply_tiles(const UnpackedPanel& panel, const 
 }
 
 // 32 rows (16 if not `both`), in tiles from `x` on, times two panels of bf16. sums[r * stride] on: both
-// panels. Lines `ahead` bytes behind those in use are fetched, unless it is 0.
+// panels. Lines `ahead` bytes after the lines in use are fetched, unless `ahead`
+// is 0.
 __attribute__((noinline)) inline void multiply_bf16_tiles(const uint8_t* left, const uint8_t* right,
                                                           const uint16_t* x, int64_t padded_k, bool both,
                                                           int64_t ahead, float* sums, int stride) {

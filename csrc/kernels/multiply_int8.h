@@ -139,7 +139,7 @@ OCTAVO_INLINE void add_scaled(const UnpackedPair& pair, const QuantizedRow& x, i
     }
 }
 
-// Add what the minimums of scale block `i` come to.
+// Add the contribution of the minimums of scale block `i`.
 template <int SCALES, int ROWS>
 OCTAVO_INLINE void add_minimums(const UnpackedPair& pair, const QuantizedRow& x, int64_t num_blocks,
                                 int64_t i, PairSums<ROWS>& sums) {

@@ -90,7 +90,7 @@ class Quants {
         }
     }
 
-    // Row R and those behind it.
+    // Row R and the rows after it.
     template <int R, class = void>
     struct Reader {
         static OCTAVO_INLINE void read(const uint8_t* low, const uint8_t* high, bytes64 (&rows)[BLOCK_ROWS]) {
@@ -111,7 +111,7 @@ class Quants {
         static OCTAVO_INLINE void read(const uint8_t*, const uint8_t*, bytes64 (&)[BLOCK_ROWS]) {}
     };
 
-    // The small integer scales of super-blocks; how their bits lie is told in octavo/weights/dequantize.py.
+    // The small integer scales of super-blocks; octavo/weights/dequantize.py defines the order of their bits.
     OCTAVO_INLINE const uint8_t* small_scales(int64_t i) const {
         return scales_ + i / SCALES * INFO.small_scale_bytes * PANEL;
     }

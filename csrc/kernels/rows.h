@@ -190,8 +190,8 @@ OCTAVO_INLINE int32_t quantize_half(const float* x, f32x16 inverse, int8_t* valu
 
 // Write x [k] as bytes: in each block of 32, scale = max|x| / 127 and values are the nearest multiples of it,
 // ties to even. A block with NaN or infinity gets the scale NaN, so that every product with it is
-// NaN. Block b has values[32 b * apart], scales[b * apart] and so on, and half_sums[2 b * apart]
-// and [(2 b + 1) * apart]: so rows whose blocks alternate in memory can be written.
+// NaN. Blocks of several rows may be interleaved, with stride `apart`: block b has
+// values[32 b * apart], scales[b * apart] and so on, and half_sums[2 b * apart] and [(2 b + 1) * apart].
 inline void quantize_row(const float* x, int64_t k, int64_t apart, const QuantizedRow& out) {
     constexpr float LARGEST = 127.0f;
     constexpr float TINY = 0x1p-119f;  // not far below it LARGEST / maximum is infinite; as good as zero

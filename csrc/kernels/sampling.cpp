@@ -17,7 +17,7 @@ namespace {
 
 // The smallest logit that, scaled, is at least `bound`.
 float least_logit(const Distribution& d, double bound) {
-    float logit = static_cast<float>(bound * d.temperature);  // but for rounding
+    float logit = static_cast<float>(bound * d.temperature);  // except for rounding
     while (d.scale(logit) < bound) {
         logit = __builtin_nextafterf(logit, INFINITY);
     }
@@ -197,7 +197,8 @@ void report(const SampleArguments& a, int64_t row, const Distribution& d, int64_
     }
 }
 
-// The token that the row's parameters choose. `d`, its adjusted logits, becomes what the token is drawn from.
+// The token that the row's parameters choose. `d`, its adjusted logits, becomes the distribution that the
+// token is drawn from.
 int64_t choose(const SampleArguments& a, int64_t row, Distribution& d, Team& team) {
     if (!d.usable() || a.temperature[row] == 0) {
         return d.largest.token;

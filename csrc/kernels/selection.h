@@ -30,7 +30,8 @@ OCTAVO_INLINE int64_t token_of(uint64_t entry) {
     return 0xffffffff - static_cast<uint32_t>(entry);
 }
 
-// The least likely token that may still be chosen. Every filter, and all of them together, come down to one.
+// The least likely token that may still be chosen. Every filter, and any combination of filters, reduces to
+// such a limit.
 struct Cut {
     float logit = LOWEST;
     int64_t token = INT64_MAX;  // of tokens with just this logit, the last one that is kept

@@ -1,4 +1,4 @@
-// Which processors a thread may run on, and which it runs on. Only Linux says and lets one choose.
+// Which processors a thread may run on, and which it runs on. Only Linux tells this and allows a choice.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@ namespace octavo {
 // many as there are, and none of them can be chosen.
 std::vector<int> allowed_processors();
 
-// The one that the calling thread is on; -1 where the system does not say.
+// The processor that the calling thread is on; -1 where the system does not tell.
 int current_processor();
 
 // Keep the calling thread on `processor` from now on.

@@ -29,7 +29,7 @@ class DisseminationBarrier final : public Barrier {
     Line& signal(int thread, int round) { return signals_[thread * num_rounds_ + round]; }
 
     int num_threads_, num_rounds_, spins_;
-    std::unique_ptr<Line[]> passed_;  // [threads]: barriers that the thread itself has come to
+    std::unique_ptr<Line[]> passed_;  // [threads]: barriers that the thread itself has reached
     // [threads, rounds]: written by the one thread that signals in that round.
     std::unique_ptr<Line[]> signals_;
 };

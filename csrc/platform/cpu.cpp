@@ -47,7 +47,7 @@ bool has(uint32_t word, uint32_t wanted) {
     return (word & wanted) == wanted;
 }
 
-// What the processor says it has; the names of fields are those of the registers in the manual.
+// The features that the processor reports. Fields have the names of the registers in the manual.
 struct Features {
     uint32_t leaf1_ecx = 0, leaf7_ebx = 0, leaf7_ecx = 0, leaf7_edx = 0, leaf7_1_eax = 0;
     uint32_t xcr0 = 0;  // the registers that the operating system saves when it switches threads
@@ -75,7 +75,8 @@ Features read_features() {
     return f;
 }
 
-// The last instruction set of the chain that has all that it and those before it need.
+// The last instruction set of the chain such that the processor has the features of this set and of all sets
+// before it.
 InstructionSet highest() {
     const Features f = read_features();
     const uint32_t FMA = bits({12}), AVX = bits({28}), F16C = bits({29});

@@ -11,10 +11,12 @@ enum class InstructionSet { portable, avx2, avx512, avx512_bf16, amx };
 
 const char* name_of(InstructionSet set);
 
-// Those that are compiled in and that this processor and operating system can run, slowest first.
+// The instruction sets that are compiled in and that this processor and operating system can run, slowest
+// first.
 std::vector<InstructionSet> usable_instruction_sets();
 
-// Ask the operating system for what `set` needs on the calling thread and those it starts (AMX tiles).
+// Ask the operating system for the state that `set` needs (AMX tiles), on the calling thread and on threads
+// that it starts.
 bool enable(InstructionSet set);
 
 }  // namespace octavo

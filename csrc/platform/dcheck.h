@@ -1,4 +1,4 @@
-// Checks of what the code itself guarantees, in builds with sanitizers only.
+// Checks of conditions that the code itself guarantees, in builds with sanitizers only.
 //
 // A sanitizer finds accesses outside of an allocation. Buffers and scratch are cut from few allocations, so
 // an access to a neighbour inside the same one needs a check of its own.

@@ -1,4 +1,4 @@
-// What a thread does between two looks at a number that another thread will write.
+// The pause of a thread between two reads of a number that another thread will write.
 #pragma once
 
 namespace octavo {

@@ -49,8 +49,8 @@ OCTAVO_INLINE Range share(int64_t total, const Worker& worker) {
 }
 
 // Items 0 .. total - 1 of work, each handed to one thread. A thread takes the items of its own share in
-// order, then what other threads have left of theirs, so that a slower thread (its processor is slow or
-// shared) takes fewer.
+// order, then the items that are left of other threads' shares. So a slow thread (its processor is slow or
+// shared) takes fewer items.
 //
 // All threads make a queue of the same total and ask until it is empty. A barrier must lie between two
 // queues.

@@ -45,8 +45,8 @@ struct Embedding {
     View out;
 };
 
-// out = x, but for the rows that the step brings as its rows input `input`: those are replaced. Costs nothing
-// where the step brings none and `out` lies where `x` does.
+// out = x, except that the rows of the step's rows input `input` replace rows of x. Costs nothing if the step
+// has no such rows and `out` lies where `x` does.
 struct ReplaceRows {
     View x;
     int input;

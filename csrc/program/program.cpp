@@ -63,7 +63,7 @@ void Program::add(Instruction instruction) {
     State& state = state_.get();
     const std::lock_guard<std::mutex> lock(state.mutex);
     instructions_.push_back(std::move(instruction));
-    state.scratch_tokens = 0;  // it may need more than those before it
+    state.scratch_tokens = 0;  // this instruction may need more than the earlier ones
 }
 
 Buffer Program::find(int buffer, const Memory& arena, int64_t num_tokens) const {

@@ -27,7 +27,7 @@ struct StepInputs {
     std::vector<RowsInput> rows_inputs;
 };
 
-// Memory that holds what a step computed. It is not used again while it has another owner than the program.
+// Memory that holds the values of a step. It is not reused while it has an owner other than the program.
 using Arena = std::shared_ptr<Memory>;
 
 class Program {
@@ -41,7 +41,7 @@ class Program {
     // rounded up to a multiple of 16. Buffers may share columns if they are never needed at the same time.
     int add_buffer(int64_t offset, int num_columns);
 
-    // The instruction's views, and what it points to, must be valid: `run` checks nothing.
+    // The instruction's views and pointers must be valid: `run` checks nothing.
     void add(Instruction instruction);
 
     int num_buffers() const { return static_cast<int>(plan_.size()); }
@@ -63,11 +63,11 @@ class Program {
         int num_columns;
     };
 
-    // What a step uses and leaves for the next one.
+    // The state that a step uses and leaves for the next step.
     struct State {
-        std::mutex mutex;  // guards what the program is made of, too
+        std::mutex mutex;  // guards the instructions and buffers of the program too
         Step step{};
-        std::vector<Arena> arenas;  // those that were held when the last step began, and that step's
+        std::vector<Arena> arenas;  // the arenas in use when the last step began, and that step's arena
         Memory scratch{0};
         int64_t scratch_tokens = 0;  // the longest step that scratch was sized for
     };
