@@ -45,7 +45,7 @@ def test_tile_is_as_tall_as_all_its_places_are_equal() -> None:
 
 
 def test_rows_go_one_by_one_when_no_tile_has_equal_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_all_places_equal", lambda values, height: False)
+    monkeypatch.setattr(linear, "_rows_are_alike", lambda values, height: False)
     values, x = random_array(20, 30), random_array(5, 30, seed=1)
     matrix = TiledMatrix(values)
     assert matrix.tile_height == 1

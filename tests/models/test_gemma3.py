@@ -325,6 +325,7 @@ def llm(gemma3_path: Path, backend: str) -> LLM:
     return LLM(str(gemma3_path), backend=backend, **settings)
 
 
+@pytest.mark.slow
 def test_logits_of_the_real_model_are_those_of_hugging_face(
     gemma3_path: Path, transformers_model: TransformersGemma3
 ) -> None:
@@ -334,6 +335,7 @@ def test_logits_of_the_real_model_are_those_of_hugging_face(
     assert np.array_equal(logits.argmax(axis=1), expected.argmax(axis=1))
 
 
+@pytest.mark.slow
 def test_greedy_tokens_of_the_real_model_are_those_of_hugging_face(
     llm: LLM, backend: str, transformers_model: TransformersGemma3
 ) -> None:
@@ -341,6 +343,7 @@ def test_greedy_tokens_of_the_real_model_are_those_of_hugging_face(
     assert_greedy_tokens_are_theirs(llm, PROMPTS, NUM_NEW_TOKENS, transformers_model.logits, near_tie)
 
 
+@pytest.mark.slow
 def test_loss_of_the_real_model_beyond_a_window_is_that_of_hugging_face(
     llm: LLM, backend: str, transformers_model: TransformersGemma3
 ) -> None:

@@ -118,6 +118,7 @@ def test_greedy_tokens_are_those_of_transformers(
     assert_greedy_tokens_are_theirs(llm, PROMPTS, NUM_NEW_TOKENS, transformers_model.logits, near_tie)
 
 
+@pytest.mark.slow
 def test_loss_over_a_thousand_tokens_is_that_of_transformers(
     llm: LLM, transformers_model: TransformersLlama
 ) -> None:

@@ -36,11 +36,12 @@ class KVCaches:
     """
 
     def __init__(self, config: KVCacheConfig, kv_type: KVType) -> None:
+        pages_of_layers = find_pages(config)  # before anything is allocated
         self.pages: KVPages = load_library().KVPages(
             num_pages=config.group_size, num_blocks=config.num_blocks, page_bytes=config.page_bytes
         )
         self._layers: dict[int, LayerCache] = {}
-        for layer, (group, page, spec) in find_pages(config).items():
+        for layer, (group, page, spec) in pages_of_layers.items():
             assert spec.head_bytes == head_bytes(kv_type, spec.head_size), "the config is for another KV type"
             cache = self.pages.layer(
                 page=page,
