@@ -45,3 +45,10 @@ def attend_with(device: Any, layer: AttentionLayer, caches: KVCaches, rope: Rope
         return out.copy()
 
     return attend
+
+
+def make_attend(
+    device: Any, layer: AttentionLayer, kv_type: KVType, block_size: int = 16, rope: Rope | None = None
+) -> Attend:
+    """A program of one layer, on a cache of its own; with `rope` it turns q and k."""
+    return attend_with(device, layer, make_caches(layer, kv_type, block_size), rope)
