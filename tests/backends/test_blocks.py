@@ -279,9 +279,9 @@ def test_only_blocks_of_the_cache_are_zeroed_and_copied(cached: Fixture, block_i
 @pytest.mark.parametrize(
     ("sources", "destinations", "complaint"),
     [
-        ([5], [5], "destinations holds 5, which sources holds, too"),
-        ([4, 6], [6, 7], "destinations holds 6, which sources holds, too"),
-        ([4, 6], [7, 4], "destinations holds 4, which sources holds, too"),
+        ([5], [5], "destinations holds 5, which sources holds too"),
+        ([4, 6], [6, 7], "destinations holds 6, which sources holds too"),
+        ([4, 6], [7, 4], "destinations holds 4, which sources holds too"),
         ([4, 5, 6], [7, 8, 7], "destinations holds 7 twice"),
         ([4, 5], [7], "destinations has 1 entries; it must have 2"),
     ],

@@ -78,7 +78,7 @@ class KVCache:
             )
         if len(both := np.intersect1d(unique, sources)):
             raise ValueError(
-                f"destinations holds {both[0]}, which sources holds, too; a block can be only one of them"
+                f"destinations holds {both[0]}, which sources holds too; a block can be only one of them"
             )
         self._memory[:, destinations] = self._memory[:, sources]
 
