@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-import octavo
 from octavo import LLM, SamplingParams
 from octavo.backends.reference.backend import ReferenceBackend
 from octavo.models.load import load_model, spec_from_config, spec_from_gguf
@@ -72,7 +71,8 @@ def assert_greedy_tokens_are_theirs(
 
 def score_a_text(llm: LLM, num_scored: int) -> tuple[list[int], np.ndarray]:
     """The beginning of a text, and our log-probabilities [num_scored] of its tokens from the second on."""
-    text = (Path(octavo.__file__).parent.parent / "docs/architecture.md").read_text(encoding="utf-8")
+    # A text of its own: with a document of the project, every change of that would change the test.
+    text = (Path(__file__).parent / "text_to_score.md").read_text(encoding="utf-8")
     token_ids = llm.get_tokenizer().encode(text)[: num_scored + 1]
     assert len(token_ids) == num_scored + 1
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
