@@ -1,1 +1,1 @@
-"""Who runs in the next step, and what its results mean for each request. Pure: no tensors, no clock."""
+"""Plans which requests run in each step and applies the results to them. Pure: no tensors, no clock."""

@@ -1,4 +1,4 @@
-"""`StepBudget`: what is left of a step while it is being planned, and the plan as far as it has come."""
+"""`StepBudget`: the tokens that a step can still take while it is planned, and the plan so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo.types.steps import BlockIds, CachedRequestData, NewRequestData
 
 
 class StepBudget:
-    """Lives for one `schedule` call."""
+    """The budget and the plan of one step. Mutable; it lasts for one `schedule` call."""
 
     __slots__ = (
         "cached_req_ids",
@@ -32,26 +32,26 @@ class StepBudget:
     )
 
     def __init__(self, num_tokens: int, step: int, running: list[Request], num_seated: int) -> None:
-        """For step number `step`, in which `running` go on and up to `num_seated` may begin."""
+        """Begin the plan of step number `step`: `running` requests and up to `num_seated` waiting ones."""
         self.num_tokens = num_tokens  # tokens the step can still take
         self.step = step
         self.num_candidates = len(running) + num_seated  # requests that could have a share of the step
         self.running = running
-        self.first_tenant: str | None = None  # whose prompt is the most urgent
+        self.first_tenant: str | None = None  # the tenant of the most urgent prompt
         self.prefill_tokens: Counter[str] = Counter()  # tokens of prompts, by tenant
-        self.stopped = False  # a constraint has closed the step for everyone behind
-        self.is_short = False  # blocks ran out, so that somebody had to be preempted
+        self.stopped = False  # the step takes no further request
+        self.is_short = False  # blocks ran out, so a request was preempted
         self.scheduled: list[ScheduledShare] = []
         self.num_scheduled_tokens: dict[str, int] = {}
         self.new_reqs: list[NewRequestData] = []
         self.cached_req_ids: list[str] = []
         self.new_block_ids: list[BlockIds | None] = []
-        self.drafts: dict[str, list[int]] = {}  # that the step verifies, by request
+        self.drafts: dict[str, list[int]] = {}  # by request: the drafts that the step verifies
         # By feature: what its core half tells its worker half about the step. `Constraint.commit` fills it.
         self.feature_data: dict[str, Any] = {}
 
     def take(self, request: Request, start: int, count: int) -> None:
-        """`request` runs `count` tokens from `start` on in this step."""
+        """Add to the plan that `request` runs `count` tokens from `start` on. Takes its drafts."""
         self.num_tokens -= count
         self.stopped |= self.num_tokens == 0
         if request.prefills(start):
@@ -63,13 +63,13 @@ class StepBudget:
         self.scheduled.append(ScheduledShare(request, count, num_drafts, request.num_restarts))
 
     def take_running(self, request: Request, start: int, count: int, block_ids: BlockIds) -> None:
-        """The same for a request the worker has in a row, which gets `block_ids` on top of those it has."""
+        """`take` a request that has a row. `block_ids` are the blocks that it gets in addition."""
         self.take(request, start, count)
         self.cached_req_ids.append(request.request_id)
         self.new_block_ids.append(block_ids if any(block_ids) else None)
 
     def take_new(self, request: Request, start: int, count: int, block_ids: BlockIds) -> None:
-        """The same for a request that takes a row in this step."""
+        """`take` a request that gets its row in this step. `block_ids` are all its blocks."""
         self.take(request, start, count)
         self.new_reqs.append(
             NewRequestData(
@@ -85,8 +85,8 @@ class StepBudget:
         )
 
     def _take_drafts(self, request: Request, count: int) -> int:
-        """The step verifies the first `count` of the request's drafts, if that is more than 0; the rest are
-        dropped, since they could not follow. Returns how many it verifies.
+        """Plan to verify the first `count` drafts of the request (none if `count` is negative), and drop the
+        rest. Returns the number of drafts that the step verifies.
         """
         drafts, request.spec_token_ids = request.spec_token_ids[: max(count, 0)], []
         if drafts:
@@ -100,12 +100,12 @@ class StepBudget:
 
     @property
     def has_decodes(self) -> bool:
-        """Whether anyone who runs is through with the prompt."""
+        """Whether any running request has computed its prompt and decodes."""
         return any(not request.prefills(request.num_computed_tokens) for request in self.running)
 
     @property
     def num_partial_prefills(self) -> int:
-        """Requests that the step, as far as it is planned, leaves in the middle of their prompts."""
+        """Number of running requests whose prompts are still incomplete after the step as planned so far."""
         counts = self.num_scheduled_tokens
         return sum(
             request.prefills(request.num_computed_tokens + counts.get(request.request_id, 0))
@@ -114,5 +114,5 @@ class StepBudget:
 
     @property
     def cached_reqs(self) -> CachedRequestData:
-        """The running requests of the plan."""
+        """The planned requests that had a row before this step."""
         return CachedRequestData(self.cached_req_ids, self.new_block_ids)

@@ -1,7 +1,7 @@
-"""`Constraint`: what may shrink or veto a request's share of a step, and the ones the scheduler always has.
+"""`Constraint`: a rule that may reduce a request's share of a step, and the scheduler's own constraints.
 
-A feature's core half is a constraint too. `limit` is pure and `commit` runs only once blocks are secured, so
-a request that does not fit leaves no trace and nothing is ever rolled back.
+A feature's core half is a constraint too. `limit` is pure, and `commit` runs only when the request has its
+blocks. So a request that does not fit changes nothing, and nothing is ever rolled back.
 """
 
 from __future__ import annotations
@@ -15,107 +15,99 @@ from octavo.scheduler.request import Request, RequestStatus
 
 
 class Constraint:
-    """One rule about which requests may run how many tokens in a step. A feature's core half is one."""
+    """A rule that limits how many tokens of a request a step may run. Subclasses override methods."""
 
-    # Whether a veto of a waiting request lets nobody behind it begin in this step either; otherwise that one
-    # is passed over. One that runs is always only passed over.
+    # What happens when `limit` gives a waiting request no tokens. True: no later request is admitted in this
+    # step. False: the step skips only this request. A running request is always only skipped.
     blocks_queue = False
 
     def prepare(self, request: Request) -> Future[None] | None:
-        """Begin what the request needs before it can run and what takes more than a moment, on a thread of
-        its own. The request waits until the future is done, and ends with the error that it raises.
-        None = nothing. Must return at once.
+        """Begin slow work that the request needs before it can run, on another thread. Must return at once.
+
+        The request waits until the future is done. If the future raises, the request ends with that error.
+        None = there is no such work.
         """
         return None
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """How many of the `count` tokens from `start` on the request may run; 0 = not in this step. Pure."""
+        """Return how many of the `count` tokens from `start` on the request may run; 0 = none now. Pure."""
         return count
 
     def commit(self, request: Request, start: int, count: int, budget: StepBudget) -> None:
-        """The request will run these tokens: reserve what that takes, and write into `budget.feature_data`
-        what the worker half must know.
+        """Reserve what the request needs to run these tokens, which are now certain to run. Write data for
+        the feature's worker half into `budget.feature_data`.
         """
 
     def release(self, request: Request) -> None:
-        """The request finished or was preempted: give back what `commit` reserved."""
+        """Give back what `commit` reserved. Called when the request finishes or is preempted."""
 
 
 class StatelessConstraint(Constraint):
-    """A constraint that only limits: it prepares and reserves nothing, and is not asked to."""
+    """A constraint that has only `limit`. The scheduler does not call its other methods."""
 
 
 class LongPrefill(StatelessConstraint):
-    """A prompt that shares the step runs at most `threshold` tokens, so that short ones get in."""
+    """A request runs at most `threshold` tokens if others could share the step. Short prompts wait less."""
 
     def __init__(self, threshold: int) -> None:
         self.threshold = threshold
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """The threshold, unless nobody else wants a share of the step."""
         return min(count, self.threshold) if budget.num_candidates > 1 else count
 
 
 class ChunkLimit(StatelessConstraint):
-    """A request runs at most `most` tokens in a step, even alone: what windows can hold is reckoned by it."""
+    """A request runs at most `most` tokens in a step, even alone. The blocks of windows are sized for it."""
 
     def __init__(self, most: int) -> None:
         self.most = most
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """That many."""
         return min(count, self.most)
 
 
 class TokenBudget(StatelessConstraint):
-    """A step runs so many tokens and no more; what does not fit waits for the next step (chunked prefill)."""
+    """A step runs no more tokens than its budget. The rest of a prompt waits (chunked prefill)."""
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """What is left of the step: never 0, since a step that is full is over."""
-        return min(count, budget.num_tokens)
+        return min(count, budget.num_tokens)  # never 0: planning stops when the budget is used up
 
 
 class StepAlignment(StatelessConstraint):
-    """Steps that cross a block's end stop at one, so that there is a recurrent state to be cached."""
+    """A share that crosses a block's end stops at the last one, where a recurrent state can be cached."""
 
     def __init__(self, alignment: int) -> None:
         self.alignment = alignment
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """Up to the last multiple of `alignment` after `start`, if there is one."""
         aligned = (start + count) // self.alignment * self.alignment
         return aligned - start if aligned > start else count
 
 
 class WholePrompts(StatelessConstraint):
-    """Chunked prefill is off: a request starts only in a step that has room for all of its tokens."""
+    """Without chunked prefill: a request starts only in a step whose budget covers all of its tokens."""
 
     blocks_queue = True
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """All or nothing for a request that starts."""
         starts = request.status is not RequestStatus.RUNNING
         return 0 if starts and count > budget.num_tokens else count
 
 
 class PartialPrefills(StatelessConstraint):
-    """At most `most` requests are in the middle of their prompts at once; others wait for one to end it."""
+    """At most `most` requests have partly computed prompts. A prompt that fits the step is always allowed."""
 
     def __init__(self, most: int) -> None:
         self.most = most
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """Nothing for one that would begin a prompt it cannot finish in this step, when there are enough."""
         begins = request.status is not RequestStatus.RUNNING
         partial = request.prefills(start + count)
         return 0 if begins and partial and budget.num_partial_prefills >= self.most else count
 
 
 class PrefillInterval(StatelessConstraint):
-    """Prompts run in every `interval`th step only, so that the steps between are short for those who decode.
-
-    When nobody decodes there is nobody to spare, and prompts run in every step.
-    """
+    """While any request decodes, prompts run only in every `interval`th step. The other steps stay short."""
 
     blocks_queue = True
 
@@ -123,24 +115,22 @@ class PrefillInterval(StatelessConstraint):
         self.interval = interval
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """Nothing for a prompt between two such steps."""
         waits = budget.step % self.interval and request.prefills(start) and budget.has_decodes
         return 0 if waits else count
 
 
 class TenantShare(StatelessConstraint):
-    """Under the fair policy: beside a prompt of a tenant that is behind its share, the prompts of another
-    tenant run as many tokens as that one's, or `least` if that is more.
+    """Under the fair policy: limits the prompt tokens of each tenant but that of the most urgent prompt.
 
-    A long step is paid for by all who are in it: without this a short prompt would wait for the long ones of
-    whoever has had most already.
+    Each of them runs at most as many prompt tokens in a step as the most urgent tenant, or `least` if that is
+    more. All requests of a step wait until the whole step is done. Without this rule a short prompt would
+    wait for long prompts of tenants that have already had more than their share.
     """
 
     def __init__(self, least: int) -> None:
         self.least = least
 
     def limit(self, request: Request, start: int, count: int, budget: StepBudget) -> int:
-        """What the tenant's other prompts leave of that, in this step."""
         first, tenant = budget.first_tenant, request.tenant
         if first is None or first == tenant or not request.prefills(start):
             return count
@@ -149,7 +139,7 @@ class TenantShare(StatelessConstraint):
 
 
 def create_constraints(config: SchedulerConfig, kv_cache: KVCacheManager) -> list[Constraint]:
-    """The constraints that `config` and the KV cache ask for, in the order in which they have their say."""
+    """The constraints that `config` and the KV cache require, in the order in which they apply."""
     most = config.max_num_batched_tokens
     threshold = config.long_prefill_token_threshold
     constraints: list[Constraint] = []

@@ -30,10 +30,10 @@ class Policy:
         request.order = (self._next_number(),)
 
     def begin(self, request: Request) -> None:
-        """`request` begins to run, at first or after a preemption."""
+        """Note that `request` begins to run, at first or after a preemption."""
 
     def end(self, request: Request) -> None:
-        """`request` has finished. Its tokens and its row are still there."""
+        """Note that `request` has finished. It still has its tokens and its row."""
 
     def displaces(self, waiting: Request, running: Request) -> bool:
         """Whether `running`, the least urgent running request, is to be preempted if `waiting` cannot run
@@ -47,7 +47,7 @@ class Policy:
 
 
 class PriorityPolicy(Policy):
-    """The lower the number of the priority, the more urgent. Ties go by arrival, then by id.
+    """A lower priority number is more urgent. Ties go by arrival, then by id.
 
     `aging_s` seconds of waiting count as much as one level of priority, so that a stream of urgent requests
     cannot keep others waiting for ever. 0 = no aging.

@@ -1,4 +1,4 @@
-"""`Request`: everything the core knows of one request, and the states it goes through."""
+"""`Request`: all that the core knows about one request, and the states of a request."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class RequestStatus(enum.IntEnum):
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come of the request."""
+        """Whether the request has ended."""
         return self > RequestStatus.PREEMPTED
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """The reason that the front end is told; None for a request that has not ended."""
+        """The reason that the front end reports; None for a request that has not ended."""
         return _FINISH_REASONS.get(self)
 
 
@@ -49,13 +49,10 @@ _FINISH_REASONS = {
 
 
 class Context(NamedTuple):
-    """What comes before a request's prompt: the text of the session of which the request is a turn.
-
-    Read only: a request copies it.
-    """
+    """The text of a session before the prompt of its next turn. Read only: a request copies it."""
 
     token_ids: Sequence[int] = ()
-    block_hashes: Sequence[BlockHash] = ()  # of the full blocks among the tokens, as far as they are known
+    block_hashes: Sequence[BlockHash] = ()  # of the leading full blocks whose hashes are known
     media: Sequence[MediaSpan] = ()
     cache_salt: str | None = None
     adapter: str | None = None
@@ -64,8 +61,8 @@ class Context(NamedTuple):
 class Request:
     """A request in the core. Mutable; only the scheduler changes it (and the KV cache its `block_hashes`).
 
-    A step that has been planned and whose results are not in yet is *in flight*. What it computes counts as
-    computed at once; the token it will sample is a placeholder until then.
+    A step is *in flight* from its planning until its results have been taken in. The tokens that it computes
+    count as computed at once. The token that it will sample is a placeholder until then.
     """
 
     __slots__ = (
@@ -104,7 +101,7 @@ class Request:
     def __init__(
         self, request: EngineCoreRequest, max_model_len: int, context: Context | None = None
     ) -> None:
-        """Without a `context` the prompt is the beginning of the text."""
+        """Make a request whose prompt follows `context`. None = the prompt begins the text."""
         if context is None:
             context = Context(cache_salt=request.cache_salt, adapter=request.adapter)
         params = request.sampling_params
@@ -127,19 +124,19 @@ class Request:
         self.num_encoder_tokens = request.num_encoder_tokens
         self.num_prompt_tokens = len(self.token_ids)  # with the context
         most = max_model_len if params.max_tokens is None else self.num_prompt_tokens + params.max_tokens
-        self.max_length = min(most, max_model_len)  # tokens, prompt and output, at which it ends
+        self.max_length = min(most, max_model_len)  # it ends at this many tokens, prompt and output
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
-        self.row = -1  # in the worker, while RUNNING
+        self.row = -1  # its row in the worker while RUNNING, else -1
         self.num_computed_tokens = 0  # tokens whose KV is in the cache once every planned step has run
-        self.num_in_flight_tokens = 0  # of those computed, the ones that steps in flight compute
+        self.num_in_flight_tokens = 0  # tokens that steps in flight compute
         self.num_output_placeholders = 0  # tokens that steps in flight sample
         self.num_drafts_in_flight = 0  # drafts that a step in flight verifies
         self.spec_token_ids: list[int] = []  # drafts: guesses of the next tokens, to be verified
-        self.num_cached_tokens = -1  # prompt tokens the prefix cache had at first admission; -1 = not yet
+        self.num_cached_tokens = -1  # prompt tokens hit at its first admission; -1 = not yet admitted
         self.num_preemptions = 0
-        self.preparations: list[Future[None]] = []  # what constraints prepare for it before it can run
-        self.num_restarts = 0  # times that what steps in flight compute for it was given up
+        self.preparations: list[Future[None]] = []  # it waits until all are done
+        self.num_restarts = 0  # how often it dropped the results of steps in flight
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -148,37 +145,37 @@ class Request:
 
     @property
     def num_good_tokens(self) -> int:
-        """Tokens whose KV is in the cache now, without those that steps in flight compute."""
+        """Number of tokens whose KV is in the cache now, without those that steps in flight compute."""
         return self.num_computed_tokens - self.num_in_flight_tokens
 
     @property
     def num_tokens(self) -> int:
-        """Tokens known, prompt and output."""
+        """Number of known tokens, prompt and output."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens generated so far."""
+        """Number of tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     def prefills(self, start: int) -> bool:
-        """Whether there is more to run from `start` on than the token that was sampled last: a part of the
-        prompt, or tokens that are computed again after a preemption.
+        """Whether the request prefills from `start` on. It does if prompt tokens remain, or if it must
+        compute more than its last token (again, after a preemption).
         """
         return start < self.num_prompt_tokens or start < len(self.token_ids) - 1
 
     @property
     def num_planned_tokens(self) -> int:
-        """Tokens known for certain once every planned step has run: what `num_computed_tokens` chases."""
+        """Number of tokens, without drafts, that are known once every planned step has run."""
         return len(self.token_ids) + self.num_output_placeholders
 
     def restart(self) -> None:
-        """Give up what steps in flight compute for the request: their results are not taken in."""
+        """Drop the results of steps in flight for this request. They will not be taken in."""
         self.num_restarts += 1
         self.num_in_flight_tokens = self.num_output_placeholders = self.num_drafts_in_flight = 0
 
     def __lt__(self, other: Request) -> bool:
-        """Whether this one is more urgent."""
+        """Whether this request is more urgent than `other`."""
         return self.order < other.order
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from octavo.scheduler.request import Request
 
 
 class SchedulingPolicy(enum.Enum):
-    """Which request goes first (`policy.py`)."""
+    """The names of the policies in `policy.py`."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"
@@ -44,7 +44,7 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """`prepend_request` each in turn, so that a FCFS queue has them in front in reverse order."""
+        """Call `prepend_request` for each in turn. An FCFS queue then has them in front in reverse order."""
 
     @abstractmethod
     def remove_request(self, request: Request) -> None:

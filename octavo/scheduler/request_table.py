@@ -1,6 +1,6 @@
-"""`RequestTable`: every request that has not ended, where it is, and how it comes, waits, gives way and ends.
+"""`RequestTable`: every request that has not ended, and its state: waiting, running, preempted, ended.
 
-Which requests run in a step, and how many tokens, is for the scheduler to decide, which owns the table.
+The scheduler owns the table. It decides which requests run in a step, and how many tokens of each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from octavo.types.steps import PauseState
 
 
 class RequestTable:
-    """The states of requests and what they hold. The scheduler gives them rows and blocks (`admit`)."""
+    """Moves requests between queues and rows. The scheduler gives a request its blocks before `admit`."""
 
     def __init__(
         self,
@@ -45,27 +45,27 @@ class RequestTable:
         self.sessions = Sessions()
         queue_policy = SchedulingPolicy(config.scheduling_policy)
         self.waiting = create_request_queue(queue_policy)
-        # Passed over by a constraint; they keep their order before requests that came later.
+        # Waiting requests that a step skipped. They keep their order before requests that arrived later.
         self.skipped_waiting = create_request_queue(queue_policy)
         self.pause_state = PauseState.UNPAUSED
-        self.paused = create_request_queue(queue_policy)  # not to begin while the scheduler is paused
-        # Most urgent first, so that the last one is always the one to preempt.
+        self.paused = create_request_queue(queue_policy)  # may not begin while the scheduler is paused
+        # The most urgent first, so that the last one is the next to preempt.
         self.running: list[Request] = []
         self.free_rows = list(range(config.max_num_seqs - 1, -1, -1))
-        # Finished and preempted since the last step was planned: the worker is to forget their rows.
+        # Finished and preempted since the last step was planned. The worker must release their rows.
         self.finished_req_ids: set[str] = set()
         self.preempted_req_ids: set[str] = set()
         self.outputs: list[EngineCoreOutput] = []  # go to the front end with the next step's results
-        self.preparing: dict[str, Request] = {}  # by request id: a constraint prepares something for them
+        self.preparing: dict[str, Request] = {}  # by request id: requests in WAITING_FOR_PREPARATION
         self._constraints = constraints
 
-    # ------------------------------------------------------------------------------------- requests that come
+    # --------------------------------------------------------------------------------------- adding requests
 
     def add_request(self, request: EngineCoreRequest) -> bool:
         """Queue a request, or a turn of a session behind the turns before it.
 
-        Returns False for one that can never run, whose id is in use, or whose session has ended. An output
-        then says why.
+        Returns False if the request can never run, its id is in use, or its session has ended. An output then
+        gives the reason.
         """
         if (rejection := self._why_rejected(request)) is not None:
             self.reject(request, rejection)
@@ -88,9 +88,9 @@ class RequestTable:
         )
 
     def num_tokens_to_compute(self, request: EngineCoreRequest) -> int:
-        """Tokens of a prompt, with what its session holds, that are not in the prefix cache now.
+        """Number of tokens of the prompt, and of the session before it, that are not in the prefix cache now.
 
-        0 for a turn that must wait for another: how long the session will be is not known yet.
+        0 for a turn that waits for another turn, since the session's length is not known yet.
         """
         session = self.sessions.get(request.session_id)
         if session is not None and session.turn is not None:
@@ -107,11 +107,11 @@ class RequestTable:
             return rejection
         session = self.sessions.get(request.session_id)
         if session is not None and session.turn is not None:
-            return None  # how long the session will be is not known yet
+            return None  # the session's length is not known yet
         return self._why_too_long(request, session)
 
     def _why_too_long(self, request: EngineCoreRequest, session: Session | None) -> Rejection | None:
-        """Why a prompt cannot run after what its session holds, if it has a session; None if it can."""
+        """Why the prompt is too short, or too long after its session's tokens; None if it fits."""
         num_before = len(session.context.token_ids) if session is not None else 0
         num_prompt_tokens = len(request.prompt_token_ids)
         if num_prompt_tokens and num_before + num_prompt_tokens < self.max_model_len:
@@ -124,7 +124,7 @@ class RequestTable:
         )
 
     def _begin_next_turn(self, session: Session) -> None:
-        """Begin the next turn to come, if none is under way. A session ends with a turn that cannot run."""
+        """Begin the next turn, if there is one and none is under way. If it cannot run, the session ends."""
         if session.turn is not None or not session.streaming_queue:
             return
         if (problem := self._why_too_long(session.streaming_queue[0], session)) is not None:
@@ -133,7 +133,7 @@ class RequestTable:
             self._accept(session.begin_turn(self.max_model_len))
 
     def _accept(self, request: Request) -> None:
-        """Queue a request, once all that it needs beforehand is prepared."""
+        """Queue a request. If constraints prepare something for it, it is queued when they are done."""
         self.requests[request.request_id] = request
         self.policy.rank(request)
         self.observer.request_queued(request)
@@ -146,7 +146,7 @@ class RequestTable:
             self._enqueue_waiting_request(request)
 
     def take_prepared(self) -> None:
-        """Queue the requests that are prepared. One whose preparation has failed ends with an error."""
+        """Queue the requests whose preparations are done. A request ends with an error if one has failed."""
         for request in list(self.preparing.values()):
             if not all(future.done() for future in request.preparations):
                 continue
@@ -168,7 +168,9 @@ class RequestTable:
         rejection = None
         if isinstance(error, RequestError):
             request.stop_reason = str(error)
-            if self.sessions.find(request.request_id) is None:  # after a rejection a session would go on
+            if (
+                self.sessions.find(request.request_id) is None
+            ):  # a session goes on after a rejection, but must end here
                 rejection = Rejection(str(error), error.param)
         ended = EngineCoreOutput(request.request_id, [], FinishReason.ERROR, request.stop_reason)
         self.outputs.append(msgspec.structs.replace(ended, rejection=rejection))
@@ -179,15 +181,15 @@ class RequestTable:
         is_paused = self.pause_state is not PauseState.UNPAUSED
         (self.paused if is_paused else self.waiting).add_request(request)
 
-    # -------------------------------------------------------------------------------------- requests that end
+    # --------------------------------------------------------------------------------------- ending requests
 
     def finish_requests(
         self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
     ) -> list[EngineCoreOutput]:
-        """End requests from outside, in whatever state they are. None = all requests and all sessions.
+        """End requests in any state. None = all requests and all sessions. Unknown ids are ignored.
 
-        A session ends with any of its turns, and its other turns with it. Unknown ids are ignored. Returns an
-        output for each request that ends so.
+        If a request is a turn of a session, the session and its other turns end too. Returns an output for
+        each request that this call ends.
         """
         ids: dict[str, None] = {}  # in order, each once
         for request_id in list(self.requests) if request_ids is None else request_ids:
@@ -208,7 +210,8 @@ class RequestTable:
     def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
         """End requests (None = all requests and all sessions). Returns their outputs.
 
-        Where a session ends with one of its turns, the outputs of the other turns go to the front end.
+        If a request is a turn of a session, the session's other turns end too. Their outputs go to the front
+        end with the next step's.
         """
         ids = None if request_ids is None else dict.fromkeys(request_ids)
         ended = self.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
@@ -217,8 +220,10 @@ class RequestTable:
         return [output for output in ended if ids is None or output.request_id in ids]
 
     def end_session(self, session_id: str, error: str | None = None) -> None:
-        """End a session, without an output; with an `error`, which has befallen one of its turns, each of its
-        turns under way and to come is told of it. An unknown id is ignored.
+        """End a session and its turns. An unknown id is ignored.
+
+        The turns get no output, unless `error` is given. It is the error that ended an earlier turn; each
+        remaining turn then gets an output with this error.
         """
         session = self.sessions.get(session_id)
         if session is None:
@@ -233,10 +238,11 @@ class RequestTable:
             )
 
     def stop_requests(self, request_ids: Iterable[str]) -> None:
-        """End requests without an output: the front end has had enough of them. Unknown ids are ignored.
+        """End requests without an output, because the front end needs no more of them. Unknown ids are
+        ignored.
 
-        A session goes on after a turn that is stopped, with prompt and answer so far, and as if a turn to
-        come that is stopped had never been asked for.
+        A session goes on after a stopped turn, and keeps the turn's prompt and its answer so far. A stopped
+        turn that has not begun is dropped.
         """
         ids = dict.fromkeys(request_ids)
         self.sessions.drop_turns(ids)
@@ -246,7 +252,7 @@ class RequestTable:
         self.drop_stopped_from_running()
 
     def handle_stopped_request(self, request: Request) -> None:
-        """End a request whose status says that it has ended. Its session goes on, except after an error."""
+        """Release a request whose status is FINISHED_*. Its session goes on, except after an error."""
         if request.row < 0:
             self._remove_waiting([request])
         self._free_request(request)
@@ -260,18 +266,18 @@ class RequestTable:
             self._begin_next_turn(session)
 
     def drop_stopped_from_running(self) -> None:
-        """Take out of `running` the requests that `handle_stopped_request` has ended."""
+        """Remove from `running` the requests that `handle_stopped_request` has released."""
         self.running = [request for request in self.running if request.row >= 0]
 
     def _fail_session(self, session: Session, reason: str) -> None:
-        """End a session that has no turn under way. Each turn to come ends with an error."""
+        """End a session that has no turn under way. Each turn that has not begun ends with an error."""
         self.outputs += [
             EngineCoreOutput(request_id, [], FinishReason.ERROR, reason)
             for request_id in self.sessions.end(session)
         ]
 
     def _free_request(self, request: Request) -> None:
-        """Forget a finished request and give back all that it held. Queues and `running` are the caller's."""
+        """Forget a finished request and release what it has. The caller updates the queues and `running`."""
         del self.requests[request.request_id]
         self.finished_req_ids.add(request.request_id)
         self.policy.end(request)
@@ -280,7 +286,7 @@ class RequestTable:
         self.observer.request_finished(request)
 
     def _release(self, request: Request) -> None:
-        """Give back row and blocks. What was computed can be found in the cache, unless it may be garbage."""
+        """Release the row and the blocks. Computed blocks stay in the prefix cache, except after an error."""
         failed = request.status is RequestStatus.FINISHED_ERROR
         self.kv_cache.free(request, 0 if failed else request.num_good_tokens)
         for constraint in self._constraints:
@@ -289,21 +295,24 @@ class RequestTable:
         request.row = -1
         request.num_computed_tokens = 0
 
-    # --------------------------------------------------------------------------- requests that run and wait
+    # ------------------------------------------------------------------------------ admission and preemption
 
     def admit(self, request: Request, num_cached_tokens: int) -> None:
-        """Give a row to a request that has left its queue and whose blocks are secured."""
+        """Give a row to `request`. The caller has taken it from its queue and given it its blocks."""
         request.row = self.free_rows.pop()
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_cached_tokens
-        if request.num_cached_tokens < 0:  # what is found again after a preemption is not reported
+        if request.num_cached_tokens < 0:  # hits after a preemption are not reported
             request.num_cached_tokens = num_cached_tokens
         insort(self.running, request)
         self.policy.begin(request)
         self.observer.request_admitted(request, num_cached_tokens)
 
     def preempt(self, victim: Request) -> None:
-        """Take row and blocks from the least urgent running request. It computes its tokens again later."""
+        """Release the row and the blocks of `victim`, the least urgent running request.
+
+        It waits again. After its next admission it computes again what is no longer cached.
+        """
         last = self.running.pop()
         assert last is victim, "a victim is always the least urgent"
         self._release(victim)
@@ -315,17 +324,17 @@ class RequestTable:
         self.observer.request_preempted(victim)
 
     def preempt_all(self) -> None:
-        """Take row and blocks from all running requests. They begin again with the next step."""
+        """Preempt all running requests."""
         while self.running:
             self.preempt(self.running[-1])
 
     def pause(self, state: PauseState) -> None:
-        """Let no request run, or only those that have begun, or all again (UNPAUSED)."""
+        """Set which requests may run: none (PAUSED_ALL), begun ones (PAUSED_NEW), or all (UNPAUSED)."""
         self.pause_state = state
         going_on = state is PauseState.UNPAUSED
         sources = [self.paused] if going_on else [self.waiting, self.skipped_waiting]
         moving = [each for queue in sources for each in queue if each.status is RequestStatus.WAITING]
-        # Requests that came later may have run meanwhile, so these count as passed over.
+        # These go before requests that arrived later, as skipped requests do.
         target = self.skipped_waiting if going_on else self.paused
         moving = sorted([*target, *moving])
         self._remove_waiting(moving)
@@ -333,7 +342,7 @@ class RequestTable:
             target.add_request(request)
 
     def has_begun_requests(self) -> bool:
-        """Whether a request has begun and not ended: what is left to drain while new requests are paused."""
+        """Whether any request has begun and not ended. With PAUSED_NEW, False means that all are drained."""
         return bool(self.running) or any(
             request.status is RequestStatus.PREEMPTED for request in (*self.waiting, *self.skipped_waiting)
         )

@@ -1,9 +1,9 @@
-"""`Scheduler`: which requests run how many tokens in the next step, and what became of them in the last one.
+"""`Scheduler`: plans how many tokens of which requests the next step runs, and takes in the results.
 
-There is no prefill phase and no decode phase: a request has `num_computed_tokens`, wants to reach
-`num_planned_tokens`, and each step gives it a share of the token budget. Knows nothing of tensors, text or
-clocks. A step may be planned while others are in flight; results come in the order of the plans. The requests
-themselves, and how they come and end, are in `RequestTable`.
+There is no prefill phase and no decode phase. Each step gives a request a share of the token budget, until
+`num_computed_tokens` equals `num_planned_tokens`. A step may be planned while others are in flight. Results
+come in the order of the plans. `RequestTable` keeps the requests and their states. The scheduler knows
+nothing of tensors, text or clocks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from octavo.types.steps import BlockIds, ModelRunnerOutput, PauseState, Schedule
 
 
 class Scheduler:
-    """Plans steps and takes their results in: `schedule`, run it, `update_from_output`."""
+    """Plans steps and takes in their results: call `schedule`, run the step, call `update_from_output`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Scheduler:
         if first is not None:
             budget.first_tenant = first.tenant
         self._schedule_running(budget)
-        if num_seated and not budget.is_short:  # memory is short: admit nobody on top of a preemption
+        if num_seated and not budget.is_short:  # after a preemption there are no blocks to spare
             self._schedule_waiting(budget, first)
         return self._make_output(budget)
 
@@ -71,7 +71,7 @@ class Scheduler:
             if budget.stopped:
                 return
             if request.status is not RequestStatus.RUNNING:
-                continue  # preempted a moment ago for a more urgent one
+                continue  # preempted in this loop for a more urgent request
             start = request.num_computed_tokens
             count = self._share(request, start, budget)
             if count == 0:
@@ -94,10 +94,10 @@ class Scheduler:
         ):
             request = queue.peek_request()
             if request.num_in_flight_tokens:
-                break  # preempted with a token on its way: it comes back with that, and before anyone begins
+                break  # a step in flight computes its tokens: await the results before later requests
             hit = self.kv_cache.get_computed_blocks(request)
             count = self._share(request, hit.num_tokens, budget)
-            # Another request computes in this step what this one would: the next step finds it in the cache.
+            # Another request computes these tokens in this step: the next step hits them.
             waits = 0 < count <= hit.num_coming_tokens and request is not first
             if waits or (count == 0 and not budget.stopped):
                 passed_over.append(queue.pop_request())
@@ -110,19 +110,19 @@ class Scheduler:
         self.skipped_waiting.prepend_requests(reversed(passed_over))
 
     def _select_waiting_queue_for_scheduling(self) -> RequestQueue | None:
-        """The queue whose first request is due; None when nobody waits."""
+        """The queue whose first request is the most urgent waiting one; None if both queues are empty."""
         if self.waiting and self.skipped_waiting:
             return min(self.waiting, self.skipped_waiting, key=lambda queue: queue.peek_request())
         return self.skipped_waiting or self.waiting or None
 
     def _share(self, request: Request, start: int, budget: StepBudget) -> int:
-        """Tokens `request` may run from `start` once every constraint has had its say; 0 = none now, as for
-        one that ends with a step in flight.
+        """Number of tokens that `request` may run from `start` on, after every constraint's limit. 0 = none
+        in this step, for example because a step in flight computes the last of them.
         """
-        # Its last token is sampled and never run.
+        # The token at max_length is sampled and never run.
         num_tokens = request.num_planned_tokens + len(request.spec_token_ids)
         count = min(num_tokens, request.max_length - 1) - start
-        if count <= 0 or request.num_drafts_in_flight:  # how many of them are accepted is not known yet
+        if count <= 0 or request.num_drafts_in_flight:  # how many are accepted is not known yet
             return 0
         for constraint in self.constraints:
             count = constraint.limit(request, start, count, budget)
@@ -136,22 +136,23 @@ class Scheduler:
             constraint.commit(request, start, count, budget)
 
     def _can_admit(self, request: Request, hit: CacheHit, num_returned: int = 0) -> bool:
-        """Whether it fits beside those who run, when `num_returned` of their blocks have come back."""
+        """Whether the request fits, if the running requests first give back `num_returned` blocks."""
         spare = int(self.config.watermark * self.kv_cache.pool.num_usable_blocks) if self.running else 0
         return self.kv_cache.can_admit(request, hit, spare - num_returned)
 
     def _admit(
         self, request: Request, hit: CacheHit, count: int, block_ids: BlockIds, budget: StepBudget
     ) -> None:
-        """A waiting request, whose blocks are secured, takes a row and runs."""
+        """Give a row and a share of the step to a waiting request that has its blocks."""
         self.table.admit(request, hit.num_tokens)
         self._commit(request, hit.num_tokens, count, budget)
         budget.take_new(request, hit.num_tokens, count, block_ids)
 
     def _make_way(self) -> Request | None:
-        """Preempt those who must give way to a waiting request that cannot run otherwise (`displaces`).
+        """Preempt running requests for the most urgent waiting one, if the policy allows it (`displaces`) and
+        it can be admitted in no other way.
 
-        Returns the one that can run now and for which others are to leave room in the step, if there is one.
+        Returns the waiting request if it may displace others and can be admitted now, else None.
         """
         queue = self._select_waiting_queue_for_scheduling()
         if queue is None or self.table.pause_state is PauseState.PAUSED_ALL:
@@ -165,7 +166,7 @@ class Scheduler:
         if self._share(request, hit.num_tokens, self._make_budget(num_seated=1)) == 0:
             return None
         if not self._can_admit(request, hit, self.kv_cache.num_blocks_returned(victims)):
-            return None  # it would not do if all of them went
+            return None  # preempting all of them would not free enough blocks
         while victims and not (self.table.free_rows and self._can_admit(request, hit)):
             self.table.preempt(victims.pop(0))
         return request
@@ -206,7 +207,7 @@ class Scheduler:
     # ------------------------------------------------------------------------------------- taking results in
 
     def update_from_output(self, step: PlannedStep, result: ModelRunnerOutput) -> EngineCoreOutputs:
-        """Take in the results of `step`, the oldest step in flight: new tokens, and requests that end."""
+        """Take in the results of `step`, the oldest step in flight. Returns the outputs for the front end."""
         any_stopped = False
         sampled = result.sampled_token_ids
         readers = self.kv_cache.finish_step(
@@ -216,10 +217,12 @@ class Scheduler:
             self._restart(readers)
         for share in step.shares:
             if share.is_void:
-                continue  # it ended while the step ran
+                continue  # the request ended or restarted while the step ran
             request = share.request
             output = take_in(share, result)
-            if request.row >= 0 and request.status is not RequestStatus.FINISHED_ERROR:  # KV as bad as logits
+            if (
+                request.row >= 0 and request.status is not RequestStatus.FINISHED_ERROR
+            ):  # after an error the KV may be wrong too
                 self.kv_cache.cache_blocks(request, request.num_good_tokens)
             if output is None:
                 continue
@@ -235,8 +238,8 @@ class Scheduler:
         return self.take_outputs(step)
 
     def _take_drafts(self, request: Request, result: ModelRunnerOutput) -> None:
-        """Keep the guesses of what follows the last token of a request that runs, unless a step that goes on
-        from it is in flight already. A recurrent state cannot be taken back to where drafts were rejected.
+        """Keep the drafts of a running request, unless a later step of it is already in flight. Layers with a
+        recurrent state allow no drafts, because the state cannot be rolled back after a rejection.
         """
         drafts = result.draft_token_ids.get(request.request_id)
         goes_on = request.row >= 0 and not request.num_in_flight_tokens
@@ -244,8 +247,8 @@ class Scheduler:
             request.spec_token_ids = drafts
 
     def fail_step(self, step: PlannedStep, reason: str) -> None:
-        """End the requests of a step that could not be run, or not be taken in, with an error. Those that
-        ended before stay as they are, and other requests go on.
+        """End the requests of a failed step with an error. The step could not be run, or its results could
+        not be taken in. Requests that had ended before stay as they are, and other requests go on.
         """
         ids = [share.request.request_id for share in step.shares if not share.is_void]
         readers = self.kv_cache.fail_steps()
@@ -253,71 +256,71 @@ class Scheduler:
         self._restart(request_id for request_id in readers if request_id in self.requests)
 
     def fail_all(self, reason: str) -> None:
-        """End every request with an error: a step could not be planned, so that no request's state can be
-        trusted. Idle sessions are in no plan, and go on.
+        """End every request with an error. Called when a step could not be planned: then no request's state
+        can be trusted. Idle sessions are in no plan, and go on.
         """
         self.kv_cache.fail_steps()
         ids = list(self.requests)
         self.table.outputs += self.finish_requests(ids, RequestStatus.FINISHED_ERROR, reason)
 
     def _restart(self, request_ids: Iterable[str]) -> None:
-        """Let running requests begin again: what they found in the prefix cache was never written."""
+        """Preempt running requests so that they begin again. Blocks that they hit were never written."""
         requests = [self.requests[request_id] for request_id in request_ids]
-        for request in sorted(requests, reverse=True):  # so that they wait in their order
+        for request in sorted(requests, reverse=True):  # so that the queue has them in their order
             self.running.remove(request)
             self.running.append(request)
             self.table.preempt(request)
             request.restart()
 
     def fail_overdue(self, request_id: str, deadline_s: float) -> None:
-        """End a request that has missed its deadline with an error. It may have ended already."""
+        """End a request with an error, because its deadline has passed. Does nothing if it has ended."""
         reason = f"the deadline of {deadline_s:g} s has passed"
         self.table.outputs += self.finish_requests([request_id], RequestStatus.FINISHED_ERROR, reason)
 
     def take_outputs(self, step: PlannedStep | None) -> EngineCoreOutputs:
-        """The outputs that have not been taken yet, after `step` (None: no step was run)."""
+        """Return the outputs that have not been taken yet, after `step` (None = no step was run)."""
         outputs = EngineCoreOutputs(self.table.outputs)
         self.table.observer.step_done(None if step is None else step.output, outputs)
-        self.table.outputs = []  # last: after an interrupt before this they go with the next step
+        self.table.outputs = []  # last: after an interrupt the next call returns them
         return outputs
 
     # ------------------------------------------------------------------------------------------- the requests
 
     @property
     def requests(self) -> dict[str, Request]:
-        """Every request that has not ended, by its id. Turns to come are in their session."""
+        """Every request that has not ended, by its id, without the turns of sessions that have not begun."""
         return self.table.requests
 
     @property
     def running(self) -> list[Request]:
-        """Requests that hold a row and blocks, the most urgent first."""
+        """The requests that have a row and blocks, the most urgent first."""
         return self.table.running
 
     @property
     def waiting(self) -> RequestQueue:
-        """Requests that are to run and hold nothing."""
+        """The queue of requests that wait for a row and blocks."""
         return self.table.waiting
 
     @property
     def skipped_waiting(self) -> RequestQueue:
-        """Waiting requests that a constraint has passed over. They are looked at again in the next step."""
+        """Waiting requests that an earlier step skipped. The next step considers them again."""
         return self.table.skipped_waiting
 
     @property
     def num_running(self) -> int:
-        """How many requests hold a row and blocks."""
+        """Number of requests that have a row and blocks."""
         return len(self.table.running)
 
     @property
     def num_waiting(self) -> int:
-        """How many requests are to run and hold nothing."""
+        """Number of requests that wait, are paused or are being prepared."""
         table = self.table
         queued = len(table.waiting) + len(table.skipped_waiting) + len(table.paused)
         return queued + len(table.preparing)
 
     @property
     def usage(self) -> float:
-        """Share of the KV cache's blocks that requests hold, 0 to 1."""
+        """Share of the KV cache's blocks that requests have, 0 to 1."""
         return self.kv_cache.usage
 
     def add_request(self, request: EngineCoreRequest) -> bool:
@@ -331,20 +334,20 @@ class Scheduler:
     def finish_requests(
         self, request_ids: Iterable[str] | None, status: RequestStatus, reason: str | None = None
     ) -> list[EngineCoreOutput]:
-        """End requests from outside (`RequestTable.finish_requests`)."""
+        """End requests in any state (`RequestTable.finish_requests`)."""
         return self.table.finish_requests(request_ids, status, reason)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a request runs or waits, or an output was not taken yet. (Idle sessions do neither.)"""
+        """Whether any request has not ended, or any output was not taken yet. Idle sessions do not count."""
         return bool(self.table.requests or self.table.outputs)
 
     def has_requests(self) -> bool:
-        """Whether a step is to be planned, if only to tell the workers which requests have finished."""
+        """Whether a step must be planned: for requests, or to make the workers release finished ones."""
         return bool(self.table.requests or self.table.finished_req_ids)
 
     def check(self, planned: Iterable[PlannedStep] = ()) -> None:
-        """Verify every invariant between requests, rows, blocks and the `planned` steps, which are in flight.
-        Raises AssertionError.
+        """Verify every invariant between requests, rows, blocks and the steps in flight, `planned`. Raises
+        AssertionError.
         """
         self.kv_cache.check()
         self.table.check(self.config.max_num_seqs)

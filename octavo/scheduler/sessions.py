@@ -1,8 +1,8 @@
-"""`Sessions`: texts that a user and the model write in turns, and the turns that are still to come.
+"""`Sessions`: texts that a user and the model write in turns, and the turns that have not begun.
 
-Each turn is a request of its own. A session keeps what was said before the turn under way, and takes the
-turn's tokens back when the turn ends. Between turns a session holds no row and no block: its blocks stay in
-the prefix cache until other requests need the memory, and what is gone by the next turn is computed again.
+Each turn is a request. A session keeps the tokens before the turn under way. When that turn ends, the session
+keeps the turn's tokens too. Between turns a session has no row and no block. Its blocks stay in the prefix
+cache until they are evicted, and the next turn computes again what was evicted.
 
 This module knows nothing of queues, rows and blocks: `RequestTable` runs the turns.
 """
@@ -26,9 +26,9 @@ class Session:
         self.session_id = session_id
         # The first turn's salt and adapter hold for all turns, since they are part of every block's hash.
         self.context = Context(cache_salt=first_turn.cache_salt, adapter=first_turn.adapter)
-        self.turn: Request | None = None  # under way
+        self.turn: Request | None = None  # the turn under way
         self.streaming_queue: deque[EngineCoreRequest] = deque()  # turns to come
-        self.has_rejected_last = False  # whether the turn that came last was rejected
+        self.has_rejected_last = False  # whether the last turn that was added was rejected
 
     @property
     def turn_ids(self) -> list[str]:
@@ -37,12 +37,12 @@ class Session:
         return under_way + [turn.request_id for turn in self.streaming_queue]
 
     def begin_turn(self, max_model_len: int) -> Request:
-        """Make a request of the next turn to come, with the session's tokens before its prompt."""
+        """Begin the next turn: make it a request whose prompt follows the session's tokens. Mutates."""
         self.turn = Request(self.streaming_queue.popleft(), max_model_len, self.context)
         return self.turn
 
     def end_turn(self, block_size: int) -> None:
-        """Take back the tokens of the turn under way, which has ended: its prompt and its answer.
+        """Keep the prompt and the answer of the turn under way, which has ended.
 
         The answer's last token was sampled and never computed, so it is left out.
         """
@@ -71,11 +71,11 @@ class Sessions:
         return None if session_id is None else self._sessions.get(session_id)
 
     def find(self, request_id: str) -> Session | None:
-        """The session of which the request `request_id` is a turn, under way or to come."""
+        """The session that has a turn with this request id, under way or to come; None if there is none."""
         return self._by_turn.get(request_id)
 
     def why_rejected(self, turn: EngineCoreRequest) -> Rejection | None:
-        """Why `turn` cannot follow what its session has so far; None if it can, or if it has no session."""
+        """Why `turn` cannot be added to its session; None if it can, or if it has no session."""
         if turn.session_id is None:
             return None
         session = self._sessions.get(turn.session_id)
@@ -100,13 +100,13 @@ class Sessions:
         return session
 
     def end_turn(self, session: Session, block_size: int) -> None:
-        """The turn under way has ended and `session` goes on."""
+        """End the turn under way. `session` goes on and keeps the turn's tokens."""
         assert session.turn is not None, "a turn that ends has begun"
         del self._by_turn[session.turn.request_id]
         session.end_turn(block_size)
 
     def drop_turns(self, request_ids: Collection[str]) -> None:
-        """Forget turns to come. Their sessions go on without them. Other ids are ignored."""
+        """Forget turns that have not begun. Their sessions go on without them. Other ids are ignored."""
         for session in {self._by_turn[each] for each in request_ids if each in self._by_turn}:
             dropped = [turn for turn in session.streaming_queue if turn.request_id in request_ids]
             for turn in dropped:
@@ -114,7 +114,7 @@ class Sessions:
                 del self._by_turn[turn.request_id]
 
     def end(self, session: Session) -> list[str]:
-        """Forget `session`. Returns its `turn_ids`, which are forgotten with it."""
+        """Forget `session` and its turns. Returns the ids of the turns (`turn_ids`)."""
         del self._sessions[session.session_id]
         turn_ids = session.turn_ids
         for request_id in turn_ids:

@@ -1,4 +1,4 @@
-"""When a request has generated enough, by its tokens. (Stop strings are found where text is made.)"""
+"""Decides from its tokens whether a request ends. (The front end finds stop strings in the text.)"""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REPETITION_STOP_REASON = "repetition_detected"
 def check_stop(request: Request) -> bool:
     """Whether the last token of `request` ends it. Sets `status` and `stop_reason` if so.
 
-    In this order: end of sequence, stop tokens, length, repetition. `min_tokens` holds back only the last:
-    the others are kept from being sampled too early.
+    The order is: end of sequence, stop tokens, length, repetition. Only repetition checks `min_tokens` here:
+    before that, end and stop tokens are not sampled (`logits_control`).
     """
     token_id = request.token_ids[-1]
     if token_id in request.eos_token_ids:
@@ -36,7 +36,7 @@ def _repeats_itself(request: Request) -> bool:
     detection = request.sampling_params.repetition_detection
     if detection is None or request.num_output_tokens < request.sampling_params.min_tokens:
         return False
-    most = detection.max_pattern_size * detection.min_count  # tokens that can matter, however long the output
+    most = detection.max_pattern_size * detection.min_count  # longer outputs need no look at earlier tokens
     start = max(request.num_prompt_tokens, request.num_tokens - most)
     return ends_in_repetition(request.token_ids[start:], detection)
 

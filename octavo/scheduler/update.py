@@ -1,4 +1,4 @@
-"""What a step's results mean for one request: its new tokens, whether they end it, and what is reported."""
+"""Takes a step's results into one request: appends tokens, checks whether they end it, makes the output."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ NOTHING_TO_SAMPLE = "no token can be sampled: the logits are not finite numbers,
 class ScheduledShare(msgspec.Struct, frozen=True):
     """A request's share of a step in flight.
 
-    (It stays in the core. A Struct is made in a third of the time of a NamedTuple, once a request and step.)
+    It never leaves the core. It is a Struct because that is made in a third of the time of a NamedTuple, and
+    one is made for each request and step.
     """
 
     request: Request
-    num_tokens: int  # that the step runs, drafts included
-    num_drafts: int = 0  # the last of them
-    num_restarts: int = 0  # of the request, when the step was planned
+    num_tokens: int  # tokens that the step runs, drafts included
+    num_drafts: int = 0  # the last num_drafts of these tokens are drafts
+    num_restarts: int = 0  # Request.num_restarts when the step was planned
 
     def put_in_flight(self) -> None:
-        """The step is about to run: count what it computes as computed, and the token it will sample as a
-        placeholder. Drafts count as accepted until the results are in.
+        """Count the tokens of the step as computed and in flight, and the token that it will sample as a
+        placeholder. Drafts count as accepted until the results are in. Mutates the request.
         """
         request = self.request
         request.num_computed_tokens += self.num_tokens
@@ -40,14 +41,14 @@ class ScheduledShare(msgspec.Struct, frozen=True):
 
     @property
     def is_void(self) -> bool:
-        """Whether the request has ended or restarted since the step was planned, so that its results are of
-        no use.
+        """Whether the request has ended or restarted since the step was planned. Its results are then not
+        taken in.
         """
         return self.request.status.is_finished or self.request.num_restarts != self.num_restarts
 
 
 class PlannedStep(NamedTuple):
-    """A step that was planned and whose results are not in yet: what the worker is told, and whose it is."""
+    """A step in flight: the output for the worker, and the share of each request."""
 
     output: SchedulerOutput
     shares: list[ScheduledShare]  # empty once the results have been taken in
@@ -55,9 +56,10 @@ class PlannedStep(NamedTuple):
 
 
 def take_in(share: ScheduledShare, result: ModelRunnerOutput) -> EngineCoreOutput | None:
-    """Take the results of a share that is not void into its request. Its status says whether it has ended.
+    """Take the results of a share, which must not be void, into its request. Mutates the request, whose
+    status says whether it has ended.
 
-    Returns the output; None where nothing was sampled, because known tokens are still to be computed.
+    Returns the output; None if nothing was sampled, because known tokens are still to be computed.
     """
     request = share.request
     request.num_in_flight_tokens -= share.num_tokens
@@ -68,7 +70,7 @@ def take_in(share: ScheduledShare, result: ModelRunnerOutput) -> EngineCoreOutpu
     request.num_output_placeholders -= 1
     num_rejected = 1 + share.num_drafts - len(sampled)
     num_new = _append_output_tokens(request, sampled)
-    if share.num_drafts and request.row >= 0:  # it was not preempted: take the KV of other tokens back
+    if share.num_drafts and request.row >= 0:  # it has a row: roll back the KV of rejected drafts
         kept = request.num_computed_tokens - num_rejected
         request.num_computed_tokens = min(kept, request.num_tokens)
     logprobs = result.logprobs.get(request.request_id)
@@ -84,13 +86,13 @@ def take_in(share: ScheduledShare, result: ModelRunnerOutput) -> EngineCoreOutpu
 
 
 def _results_of(request: Request, result: ModelRunnerOutput) -> dict[str, Any]:
-    """What features have found for a request, by feature."""
+    """The results of features for a request, by feature."""
     req_id = request.request_id
     return {name: found[req_id] for name, found in result.results.items() if req_id in found}
 
 
 def _append_output_tokens(request: Request, token_ids: Sequence[int]) -> int:
-    """Append `token_ids` up to the first that ends the request; returns how many that were."""
+    """Append `token_ids` up to the first that ends the request. Returns how many were appended."""
     for count, token_id in enumerate(token_ids, start=1):
         if token_id == INVALID_TOKEN_ID:
             request.status = RequestStatus.FINISHED_ERROR
