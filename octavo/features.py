@@ -1,8 +1,8 @@
 """Every optional feature, on one screen. Deleting a feature's folder and its line here removes it.
 
 A feature is a folder with a `FEATURE` in its `__init__`, which makes up to three halves: a `RequestHandler`
-in the front end, a `Constraint` in the core and an `Extension` in the worker. What one half tells another
-travels under the feature's name. Modules of features are imported only when an engine is built.
+in the front end, a `Constraint` in the core and an `Extension` in the worker. The halves exchange data under
+the feature's name. Modules of features are imported only when an engine is built.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEATURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class FrontEndParts:
-    """What front-end halves are made from."""
+    """The arguments of `Feature.make_handler`."""
 
     info: EngineInfo
     tokenizer: Tokenizer
@@ -38,18 +38,18 @@ class FrontEndParts:
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What core and worker halves are made from."""
+    """The arguments of `Feature.make_constraint` and `Feature.make_extension`."""
 
     config: EngineConfig
     backend: Backend
     vocab_size: int
-    num_rows: int  # of the worker: requests that run at once
+    num_rows: int  # rows of the worker: the most requests that run at once
     max_model_len: int  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature: how to make its halves. It lacks those it has no use for."""
+    """A feature: the functions that make its halves. None = it has no such half."""
 
     make_handler: Callable[[FrontEndParts], RequestHandler] | None = None
     make_constraint: Callable[[EngineParts], Constraint] | None = None

@@ -41,7 +41,7 @@ def set_up_logging(default_level: str = "warning") -> None:
         ours = _StandardError(_LEVELS[level])
         logger.addHandler(ours)
     elif logger.level != ours.shown_level:
-        return  # the program has set another since
+        return  # the program has set another level since then
     ours.shown_level = min(ours.shown_level, _LEVELS[level])
     logger.setLevel(ours.shown_level)
 

@@ -1,4 +1,4 @@
-"""The composition root: from a configuration to an engine whose parts know only each other's protocols."""
+"""The composition root: builds an engine from a configuration. The parts know only each other's protocols."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ logger = get_logger(__name__)
 def build_engine(
     config: EngineConfig, model_path: Path, num_token_ids: int | None
 ) -> tuple[EngineCore, EngineInfo]:
-    """An engine for the model at `model_path`, ready to step, and what its front end must know.
+    """Build an engine for the model at `model_path`. Returns the core, ready to step, and its properties.
 
-    `num_token_ids` is how many ids the tokenizer knows; None = as many as the model. Raises ConfigError,
-    CapacityError, WeightError or UnsupportedError, each saying what to change.
+    `num_token_ids` is the number of ids that the tokenizer has; None = as many as the model. Raises
+    ConfigError, CapacityError, WeightError or UnsupportedError. The message says what to change.
     """
     model = open_model(model_path)
     vocab_size = min(num_token_ids or model.spec.vocab_size, model.spec.vocab_size)
@@ -61,8 +61,8 @@ def build_engine(
 
 
 def _plan_memory(config: EngineConfig, model: Model, backend: Backend) -> tuple[KVCacheConfig, int]:
-    """The KV cache, and the longest sequence that the engine takes. Raises ConfigError for a cache that is
-    smaller than the longest sequence wanted.
+    """The layout of the KV cache, and the most tokens of a sequence (max_model_len). Raises ConfigError for a
+    cache that cannot hold a sequence of the configured length.
     """
     longest = _longest_sequence(config, model.spec)
     kv_config = plan_cache(config, model, backend, longest)
@@ -82,7 +82,7 @@ def _plan_memory(config: EngineConfig, model: Model, backend: Backend) -> tuple[
 
 
 def _load(config: EngineConfig, model: Model, num_token_ids: int) -> Backend:
-    """The backend that was asked for, or the first that can run the model, with the model loaded."""
+    """The configured backend, with the model loaded; for auto, native if it can run the model."""
     if config.backend == "reference":
         return _load_reference(config, model, num_token_ids)
     try:
@@ -121,7 +121,7 @@ def _load_reference(config: EngineConfig, model: Model, num_token_ids: int) -> B
 
 
 def _longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
-    """The longest sequence wanted, memory permitting. Raises ConfigError for more than the model can."""
+    """The configured max_model_len, or else the model's limit. Raises ConfigError above that limit."""
     wanted = config.model.max_model_len
     if wanted is None or wanted == AUTO:
         return spec.max_position_embeddings
@@ -141,6 +141,6 @@ def _allocate_rows(
         return InputBatch(num_rows, max_model_len, vocab_size, kv_config)
     except MemoryError as error:
         raise CapacityError(
-            f"max_num_seqs={num_rows} requests of max_model_len={max_model_len} tokens are more than memory "
-            "can keep account of; lower one of them"
+            f"max_num_seqs={num_rows} requests of max_model_len={max_model_len} tokens need more memory "
+            "than there is; lower one of them"
         ) from error

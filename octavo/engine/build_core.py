@@ -1,6 +1,7 @@
-"""`build_core`: the core without a model: scheduler, KV cache, deadlines and observers on any executor.
+"""`build_core`: builds scheduler, KV cache, deadlines and observers around any executor.
 
-`build_engine` puts it on a model; a simulator or a test puts it on an executor that computes nothing.
+`build_engine` gives it an executor that runs a model. A simulator or a test gives it one that computes
+nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ def build_core(
     max_model_len: int = UNBOUNDED,
     constraints: Sequence[Constraint] = (),
 ) -> EngineCore:
-    """A core that runs its steps on `executor`, ready to step.
+    """Build a core, ready to step, that runs its steps on `executor`.
 
-    `clock` gives seconds and never goes back; deadlines and statistics go by it. A sequence has at most
-    `max_model_len` tokens, and no more than the cache can hold. `constraints` are the core halves of
-    features. Raises ConfigError for settings that contradict each other or an endpoint that cannot be bound.
+    `clock` is monotonic, in seconds; deadlines and statistics use it. A sequence has at most `max_model_len`
+    tokens, and no more than the cache can hold. `constraints` are the core halves of features. Raises
+    ConfigError for settings that contradict each other or an endpoint that cannot be bound.
     """
     step_times = StepTimes(clock)
     observers = Observers([step_times])

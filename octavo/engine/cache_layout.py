@@ -1,4 +1,4 @@
-"""From what a model's layers keep, and a backend's bytes, to a `KVCacheConfig`."""
+"""Computes the `KVCacheConfig` from the caches of a model's layers and the bytes that a backend needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from octavo.types.kv import (
 # memory that such a layer needs grows with this number, and speed grows little beyond a few hundred tokens.
 WINDOWED_CHUNK = 512
 
-STATE_BYTES = 4  # of a number in a recurrent state: float32
+STATE_BYTES = 4  # bytes of one number in a recurrent state: float32
 
 
 def plan_cache(config: EngineConfig, model: Model, backend: Backend, longest: int) -> KVCacheConfig:
@@ -59,7 +59,7 @@ def cache_spec(kept: LayerCache | None, block_size: int, backend: Backend) -> KV
         case RecurrentState(shapes):
             return RecurrentStateSpec(block_size, STATE_BYTES * sum(map(math.prod, shapes)))
         case LatentCache(latent_size, rope_size):
-            # The vector takes what a key does: half of what a key and a value take.
+            # The vector needs as much as a key of its size: half of a key and a value.
             token_bytes = backend.kv_head_bytes(latent_size + rope_size) // 2
             return LatentAttentionSpec(block_size, latent_size, rope_size, token_bytes)
     heads = (block_size, kept.num_kv_heads, kept.head_size, backend.kv_head_bytes(kept.head_size))

@@ -1,4 +1,4 @@
-"""How a front end reaches its engine core: the same few calls, wherever the core runs."""
+"""`EngineCoreClient`: the calls of a front end to its engine core, wherever the core runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from octavo.types.steps import PauseState
 
 
 def check_architecture(architecture: str) -> None:
-    """Raise UnsupportedError for an architecture, by its name in GGUF files, that cannot be run here."""
+    """Raise UnsupportedError for an architecture (its name in GGUF files) that Octavo cannot run."""
     find_architecture(architecture, GGUF_ARCHITECTURES)
 
 
@@ -25,41 +25,41 @@ class EngineCoreClient(Protocol):
     info: EngineInfo
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Send a request. An output with a `rejection` reports one that cannot run."""
+        """Send a request. If it cannot run, an output has a `rejection`."""
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """End requests. No output of them follows. Unknown ids are ignored.
 
-        A session ends with any of its turns, and its other turns end with an output.
+        If a request is a turn of a session, the session ends too. Its other turns end with an output.
         """
 
     def stop_requests(self, request_ids: Iterable[str]) -> None:
         """End requests with what they have generated so far. No output of them follows. Unknown ids are
         ignored.
 
-        A session goes on after a turn that is stopped. A turn to come is dropped.
+        A session goes on after a stopped turn. A stopped turn that has not begun is dropped.
         """
 
     def end_session(self, session_id: str, error: str | None = None) -> None:
         """End a session and its turns. An unknown id is ignored.
 
-        No output of the turns follows, except where an `error` of one of them is the reason: then each of the
-        others ends with an output.
+        No output of the turns follows, unless `error` is given. It is the error that ended an earlier turn;
+        each remaining turn then ends with an output.
         """
 
     def get_output(self) -> EngineCoreOutputs:
-        """The outputs of the next step."""
+        """Wait for the next step and return its outputs."""
 
     def pause(self, state: PauseState) -> None:
-        """Let no request run, or only those that have begun, or all again (UNPAUSED)."""
+        """Set which requests may run: none (PAUSED_ALL), begun ones (PAUSED_NEW), or all (UNPAUSED)."""
 
     def has_begun_requests(self) -> bool:
-        """Whether a request has begun and not ended: what is left to drain while new requests are paused."""
+        """Whether any request has begun and not ended. With PAUSED_NEW, False means that all are drained."""
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks.
 
-        With `reset_running_requests` they give up their blocks first, and begin again.
+        With `reset_running_requests`, running requests are preempted first, and begin again.
         """
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class EngineCoreClient(Protocol):
 
 
 class InprocClient:
-    """The engine lives in this process, and runs a step when it is asked for output."""
+    """Has the core in this process. `get_output` runs a step."""
 
     def __init__(self, config: EngineConfig, model_path: Path, num_token_ids: int | None) -> None:
         self.core, self.info = build_engine(config, model_path, num_token_ids)

@@ -16,13 +16,13 @@ from octavo.types.steps import ModelRunnerOutput, PauseState
 
 logger = get_logger(__name__)
 
-# How long a step without tokens waits for what requests need before they can run. Meanwhile no new request is
-# noticed.
+# How long a step without tokens waits until the preparations of some request are done. Requests that arrive
+# meanwhile wait too.
 PREPARATION_WAIT_S = 0.005
 
 
 class EngineCore:
-    """Owns the scheduler and the executor, and drives them in turn."""
+    """Owns the scheduler and the executor, and calls them in turn."""
 
     def __init__(self, scheduler: Scheduler, executor: Executor, deadlines: Deadlines) -> None:
         self.scheduler = scheduler
@@ -32,19 +32,19 @@ class EngineCore:
         self._in_flight: deque[tuple[PlannedStep, Pending[ModelRunnerOutput]]] = deque()  # the oldest first
 
     def step(self) -> EngineCoreOutputs:
-        """Schedule, run, sample, update: one step.
+        """Run one step: schedule, execute, sample, update. Returns the outputs of the oldest step in flight.
 
-        Up to `depth` steps are in flight: with 2, one is planned while the one before it runs. A step that
-        fails, or is interrupted (KeyboardInterrupt), ends its own requests with an error; the engine and all
-        other requests go on. An interrupt is raised, and the next step reports which requests it ended. Where
-        the planning fails, no request's state can be trusted, and every request ends.
+        Up to `depth` steps are in flight: with 2, one is planned while the one before it runs. If a step
+        fails or is interrupted (KeyboardInterrupt), its own requests end with an error; the engine and all
+        other requests go on. An interrupt is raised again, and the next call returns the outputs of the
+        requests that it ended. If planning fails, no request's state can be trusted, and every request ends.
         """
         self._end_overdue()
         step = None
         try:
             while len(self._in_flight) < self.depth and self.scheduler.has_requests():
                 self._launch(self.scheduler.schedule())
-        except BaseException as error:  # the core's boundary handlers: anything may go wrong under a step
+        except BaseException as error:  # a boundary handler: a step may raise anything
             self.scheduler.fail_all(_describe(error))
             if not isinstance(error, Exception):
                 raise
@@ -71,8 +71,8 @@ class EngineCore:
             self.scheduler.fail_overdue(request_id, deadline_s)
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Queue a request, or a turn of a session. An output reports the rejection of one that can never run,
-        or cannot be finished by its deadline.
+        """Queue a request, or a turn of a session. If it can never run or cannot meet its deadline, it is
+        rejected, and an output says why.
         """
         rejection = None
         if request.deadline_s is not None:
@@ -85,8 +85,8 @@ class EngineCore:
     def abort_requests(self, request_ids: Iterable[str] | None) -> list[EngineCoreOutput]:
         """End requests now (None = all requests and all sessions). Returns their last outputs.
 
-        A session ends with any of its turns; the next step reports the end of its other turns. Ids that are
-        unknown or have ended are ignored.
+        If a request is a turn of a session, the session ends too, and the next step returns the outputs of
+        its other turns. Ids that are unknown or have ended are ignored.
         """
         return self.scheduler.table.abort_requests(request_ids)
 
@@ -95,7 +95,7 @@ class EngineCore:
         self.scheduler.table.stop_requests(request_ids)
 
     def end_session(self, session_id: str, error: str | None = None) -> None:
-        """End a session without an output; with an `error`, each of its turns is told of it."""
+        """End a session without an output. With an `error`, each remaining turn gets an output with it."""
         self.scheduler.table.end_session(session_id, error)
 
     def has_unfinished_requests(self) -> bool:
@@ -103,11 +103,11 @@ class EngineCore:
         return self.scheduler.has_unfinished_requests()
 
     def pause(self, state: PauseState) -> None:
-        """Let no request run, or only those that have begun, or all again (UNPAUSED)."""
+        """Set which requests may run: none (PAUSED_ALL), begun ones (PAUSED_NEW), or all (UNPAUSED)."""
         self.scheduler.table.pause(state)
 
     def has_begun_requests(self) -> bool:
-        """Whether a request has begun and not ended: what is left to drain while new requests are paused."""
+        """Whether any request has begun and not ended. With PAUSED_NEW, False means that all are drained."""
         return self.scheduler.table.has_begun_requests()
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class EngineCore:
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes. Returns False, changing nothing, while requests hold blocks.
 
-        With `reset_running_requests` they give up their blocks first, and begin again.
+        With `reset_running_requests`, running requests are preempted first, and begin again.
         """
         if reset_running_requests:
             self.scheduler.table.preempt_all()

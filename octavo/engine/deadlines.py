@@ -1,6 +1,6 @@
-"""Deadlines: how long steps take, which requests cannot be finished in time, and which were not.
+"""Deadlines: estimates the time of steps, rejects requests that cannot meet theirs, and finds overdue ones.
 
-Knows the clock it is given, and about the scheduler only what an observer is told.
+Of the scheduler, this module sees only the events of an `Observer`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from octavo.types.requests import EngineCoreRequest
 from octavo.types.steps import SchedulerOutput
 
 MEMORY = 0.98  # weight of earlier measurements at each step: about the last 50 steps count
-LEAST_STEPS = 10  # measured before any request is rejected
+LEAST_STEPS = 10  # steps to measure before any request is rejected
 # After so long without a step the estimate is ignored. Otherwise an estimate that rejects every request could
 # never be corrected.
 STALE_S = 1.0
@@ -27,9 +27,9 @@ class StepTimes(Observer):
     The estimate is a straight line through the last steps, by least squares with fading weights (Recursive
     Least Squares with exponential forgetting, in sums).
 
-    A step is measured from the last event before its end, be that its own plan, the next step's plan or the
-    end of the step before. With steps in flight this leaves out the core's own work, which overlaps with
-    them, and also the time in which no caller asked for a result.
+    The time of a step runs to its end from the last event before that: its own plan, the next step's plan or
+    the end of the previous step. With steps in flight this leaves out the core's own work, which overlaps
+    with them, and the time in which no caller asked for a result.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -56,7 +56,7 @@ class StepTimes(Observer):
         variance = self._xx / self._weight - (self._x / self._weight) ** 2
         covariance = self._xy / self._weight - self._x * self._y / self._weight**2
         mean_x, mean_y = self._x / self._weight, self._y / self._weight
-        # Where all steps had one length, the time for each token is unknown: all of the time counts as fixed.
+        # If all steps had equally many tokens, the time for a token is unknown: all time counts as fixed.
         token_s = max(covariance / variance, 0.0) if variance > 1e-9 * mean_x**2 else 0.0
         token_s = min(token_s, mean_y / mean_x)
         return num_steps * (mean_y - token_s * mean_x) + num_tokens * token_s
@@ -71,7 +71,7 @@ class StepTimes(Observer):
 
 
 class Deadlines:
-    """Watches the requests that have a deadline."""
+    """Checks new requests against their deadlines, and finds the requests whose deadlines have passed."""
 
     def __init__(
         self, clock: Callable[[], float], step_times: StepTimes, max_num_batched_tokens: int
@@ -84,10 +84,10 @@ class Deadlines:
         self._number_of: dict[str, int] = {}  # the number of each watched request in the heap, by id
 
     def check(self, request: EngineCoreRequest, num_prompt_tokens: int) -> Rejection | None:
-        """Why the deadline of `request` is past, or cannot be met at the measured speed; None if it can.
+        """Why `request` cannot meet its deadline at the measured speed; None if it can.
 
-        The estimate is of the least that the request must do, as if it ran alone: `num_prompt_tokens`, the
-        part of its prompt that is not cached, and the tokens that it will surely generate.
+        The estimate is a lower bound, as if the request ran alone. It counts `num_prompt_tokens`, the tokens
+        of its prompt that are not cached, and the fewest tokens that it can generate.
         """
         if request.deadline_s is None:
             return None
@@ -107,8 +107,8 @@ class Deadlines:
         )
 
     def watch(self, request: EngineCoreRequest) -> None:
-        """Have `take_overdue` return `request` when its deadline has passed, and forget an earlier request
-        with the same id.
+        """Watch the deadline of `request`, if it has one, for `take_overdue`. Forget an earlier request with
+        the same id.
         """
         self._number_of.pop(request.request_id, None)
         if request.deadline_s is not None:

@@ -12,18 +12,18 @@ from octavo.types.steps import ModelRunnerOutput, SchedulerOutput
 
 
 class Runner(Protocol):
-    """The two halves of a step, called strictly in turn (`ModelRunner`)."""
+    """Runs the two halves of a step, which are called strictly in turn (`ModelRunner`)."""
 
     def execute_model(self, output: SchedulerOutput) -> None:
         """Run the model over the step's tokens."""
 
     def sample_tokens(self) -> Pending[ModelRunnerOutput]:
-        """Sample from its logits."""
+        """Sample from the logits of the step that `execute_model` ran."""
 
 
 class InprocExecutor:
-    """Runs each step on its one runner: in the calling thread, or, where steps are to overlap with the
-    caller's work (`threaded`), in a thread of their own, one after the other.
+    """Runs steps on one runner, one after the other. `threaded` runs them in another thread, so that they
+    overlap with the caller's work; else they run in the calling thread.
     """
 
     def __init__(self, runner: Runner, threaded: bool = False) -> None:
@@ -41,31 +41,31 @@ class InprocExecutor:
         self._lane.shutdown()
 
     def _sample(self, executed: Future[None]) -> Pending[ModelRunnerOutput]:
-        executed.result()  # raises what went wrong there
+        executed.result()  # raises the error of execute_model
         return self.runner.sample_tokens()
 
 
 class _Sampled:
-    """The results of a step whose sampling may not even have begun. Whoever asks for them waits, so that the
-    runner's thread can go on with the next step.
+    """The results of a step whose sampling may not have begun. The caller of `result` waits for them, and not
+    the runner's thread, which goes on with the next step.
     """
 
     def __init__(self, begun: Future[Pending[ModelRunnerOutput]]) -> None:
         self._begun = begun
 
     def result(self) -> ModelRunnerOutput:
-        """Wait for the results. Raises what went wrong in the step."""
+        """Wait for the results. Raises the error of the step."""
         return self._begun.result().result()
 
 
 class _CallersThread(Lane):
-    """Calls at once. What is raised comes out of the future, as it does with a thread."""
+    """An executor that calls functions at once, in the calling thread."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The result of `function(...)`, or what it raised."""
+        """Call `function`. Returns a future that has its result or its exception."""
         future: Future[Any] = Future()
         try:
             future.set_result(function(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        except BaseException as error:  # noqa: BLE001 - raised by `Future.result`
             future.set_exception(error)
         return future

@@ -1,4 +1,4 @@
-"""`Statistics`: counts what the core does and puts the counts beside each step's news."""
+"""`Statistics`: counts events of the core and adds the counts to each step's outputs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from octavo.types.observer import EngineState, ObservedRequest, Observer
 from octavo.types.outputs import EngineCoreOutputs, FinishReason, PrefixCacheStats, SchedulerStats
 from octavo.types.steps import SchedulerOutput
 
-NUM_RECENT = 1000  # requests that the recent hit rate is of
+NUM_RECENT = 1000  # number of requests in the recent hit rate
 
 
 class Statistics(Observer):
-    """Fills `EngineCoreOutputs.scheduler_stats`. `state` is asked at the end of each step."""
+    """Fills `EngineCoreOutputs.scheduler_stats`. Reads `state` at the end of each step."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self._unseen: set[str] = set()  # requests that have not been admitted yet
-        self._prompts: dict[str, int] = {}  # prompt tokens still to be computed, of those that have any
+        self._prompts: dict[str, int] = {}  # by request: prompt tokens still to compute, if there are any
         self._recent: deque[tuple[int, int]] = deque(maxlen=NUM_RECENT)  # queries and hits of each request
         self._prefix_cache = PrefixCacheStats()
         self._num_finished: dict[FinishReason, int] = {}
@@ -29,7 +29,7 @@ class Statistics(Observer):
 
     @property
     def recent_hit_rate(self) -> float:
-        """Share of the prompt tokens of the last requests that the prefix cache had, 0 to 1."""
+        """Share of the prompt tokens of the last NUM_RECENT requests that were hits, 0 to 1."""
         queries = sum(queries for queries, _ in self._recent)
         return sum(hits for _, hits in self._recent) / queries if queries else 0.0
 
@@ -65,7 +65,10 @@ class Statistics(Observer):
         reason = request.finish_reason
         if reason is not None:
             count = self._num_finished.get(reason, 0) + 1
-            self._num_finished = {**self._num_finished, reason: count}  # the old one has been given out
+            self._num_finished = {
+                **self._num_finished,
+                reason: count,
+            }  # earlier stats still refer to the old dict
 
     def step_planned(self, output: SchedulerOutput) -> None:
         for request_id, num_left in list(self._prompts.items()):
@@ -76,7 +79,7 @@ class Statistics(Observer):
                 del self._prompts[request_id]
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
-        self._num_generation_tokens += sum([len(news.new_token_ids) for news in outputs.outputs])
+        self._num_generation_tokens += sum([len(each.new_token_ids) for each in outputs.outputs])
         state = self._state
         outputs.scheduler_stats = SchedulerStats(
             state.num_running,

@@ -1,4 +1,4 @@
-"""`StatisticsLog`: a line every ten seconds on how the engine is doing, for whoever operates it."""
+"""`StatisticsLog`: logs throughput, load and cache hits in a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ INTERVAL_S = 10.0
 
 
 class StatisticsLog(Observer):
-    """Logs what `statistics`, an observer before it, has counted since the last line. `clock` is monotonic.
+    """Logs the counts of `statistics` since the last line. `statistics` must observe before this observer
+    does. `clock` is monotonic, in seconds.
 
-    While there are requests: a line an interval. When there are none any more: one line, unless the last one
-    is recent and shows the engine idle already, so that short requests do not make a line each. Rates are
-    over the time in which there were requests.
+    While there are requests, it writes a line every INTERVAL_S. When the last request ends, it writes one
+    line more, unless the last line is recent and shows no requests: short requests do not get a line each.
+    Rates are over the time in which there were requests.
     """
 
     def __init__(self, statistics: Statistics, clock: Callable[[], float] = time.monotonic) -> None:
         self._statistics = statistics
         self._clock = clock
         self._unfinished: set[str] = set()
-        self._active_since = 0.0  # when there were requests again
-        self._active_s = 0.0  # of the times since the last line in which there were, before that
+        self._active_since = 0.0  # when requests came to an idle engine, or the time of a later line
+        self._active_s = 0.0  # seconds with requests since the last line, before _active_since
         self._line_time = -math.inf
         self._line_showed_requests = False
         self._line_stats = SchedulerStats(0, 0, 0.0)

@@ -1,4 +1,4 @@
-"""What a request may say of its logits: `logit_bias`, `allowed_token_ids`, `bad_words` and `min_tokens` of
+"""Control of a request's logits: `logit_bias`, `allowed_token_ids`, `bad_words` and `min_tokens` of
 `SamplingParams`.
 
 The front-end half turns words into token ids; the worker half restricts and biases the rows of logits.

@@ -1,4 +1,4 @@
-"""The front-end half: which tokens spell a forbidden word, and which tokens end a text."""
+"""The front-end half: finds the tokens that spell forbidden words, and the tokens that end a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo.types.protocols import RequestHandler
 
 
 class LogitsControlHandler(RequestHandler):
-    """Tells the worker half what only a tokenizer knows."""
+    """Sends the worker half the token ids that only the tokenizer knows."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -31,7 +31,7 @@ class LogitsControlHandler(RequestHandler):
         return data or None
 
     def _spellings(self, word: str) -> list[list[int]]:
-        """The token ids of a word, as it begins a text and as it follows a space."""
+        """The token ids of a word at the beginning of a text, and after a space."""
         spellings = [
             self._tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word.lstrip()}")
         ]

@@ -1,4 +1,4 @@
-"""The worker half: keeps, for each row that asks for penalties, which tokens it has used and how often."""
+"""The worker half: counts the tokens of each row whose request has penalties."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from octavo.types.steps import ModelRunnerOutput, NewRequestData
 class TokenCounts:
     """The distinct tokens of several rows, and how often each is in the row's output.
 
-    What a row takes grows with its distinct tokens, and to add a token takes the same time however many
-    there are.
+    Mutable. The memory that a row uses grows with its distinct tokens. The time to add a token does not
+    depend on their number.
     """
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int) -> None:
-        # Zeroed by the system on first touch: memory follows use.
+        # The system zeroes pages on first use, so memory follows use.
         self.seen = np.zeros(
             (num_rows, min(max_model_len, vocab_size)), np.int32
         )  # in the order of first use
@@ -34,14 +34,14 @@ class TokenCounts:
         self.num_seen[row] = 0
 
     def add_prompt(self, row: int, token_ids: Sequence[int]) -> None:
-        """The tokens of a prompt: seen, and in no output."""
+        """Add the tokens of a prompt to an empty row. They count as seen, but not as output."""
         distinct = np.unique(np.asarray(token_ids, np.int32))
         self.seen[row, : len(distinct)] = distinct
         self.num_seen[row] = len(distinct)
         self.counts[row, distinct] = 1
 
     def add_output(self, row: int, token_ids: Sequence[int]) -> None:
-        """Tokens of the row's output."""
+        """Add tokens of the row's output."""
         counts = self.counts[row]
         for token_id in token_ids:
             if not counts[token_id]:
@@ -51,7 +51,7 @@ class TokenCounts:
             counts[token_id] += 1
 
     def copy(self, source: int, target: int) -> None:
-        """Make row `target` hold what row `source` holds."""
+        """Copy the tokens and counts of row `source` to row `target`."""
         self.clear(target)
         seen = self.seen[source, : self.num_seen[source]]
         self.seen[target, : len(seen)] = seen
@@ -60,7 +60,7 @@ class TokenCounts:
 
 
 class PenaltiesExtension(Extension):
-    """Hands the sampler each row's penalties and token counts."""
+    """Gives the sampler the penalties and token counts of each row."""
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int) -> None:
         self._num_rows = num_rows
@@ -137,7 +137,7 @@ class PenaltiesExtension(Extension):
         return counted
 
     def _reserve(self, num_rows: int) -> None:
-        """Have counts for at least `num_rows` rows, those past the worker's rows for drafts."""
+        """Grow the tables to at least `num_rows` rows. Rows past the worker's rows are for drafts."""
         old = self._counts
         if num_rows <= len(old.num_seen):
             return

@@ -1,4 +1,4 @@
-"""The worker half: looks at the hidden states of prompt tokens as they are computed, chunk by chunk."""
+"""The worker half: gathers logprobs from the hidden states of prompt tokens, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS_AT_ONCE = 64
 
 @dataclass(slots=True)
 class _Prompt:
-    """A prompt whose logprobs are wanted, in its row."""
+    """A prompt whose logprobs are gathered. Mutable."""
 
     token_ids: np.ndarray  # [num_prompt_tokens] int64
     num_logprobs: int
@@ -34,7 +34,7 @@ class _Prompt:
 
 
 class PromptLogprobsExtension(Extension):
-    """Gathers each prompt's logprobs and hands them out whole, with the first token that is generated."""
+    """Gathers each prompt's logprobs, and outputs all of them with the first generated token."""
 
     def __init__(self, backend: Backend, vocab_size: int) -> None:
         self.backend = backend
@@ -42,7 +42,7 @@ class PromptLogprobsExtension(Extension):
         self.prompts: dict[int, _Prompt] = {}  # by row
 
     def admit(self, request: NewRequestData) -> None:
-        """Begin again from the prompt's start; a request back after its first token has its answer."""
+        """Begin at the start of the prompt. A request that has output already got its prompt logprobs."""
         self.prompts.pop(request.row, None)
         count = request.sampling_params.prompt_logprobs
         if count is None or len(request.token_ids) > request.num_prompt_tokens:
@@ -52,7 +52,7 @@ class PromptLogprobsExtension(Extension):
         self.prompts[request.row] = _Prompt(token_ids, self.vocab_size if count == ALL_LOGPROBS else count)
 
     def after_forward(self, batch: Batch, hidden: Any) -> None:
-        """Gather from the chunk of each wanted prompt that was just computed."""
+        """Gather logprobs from the chunk of each prompt that was just computed."""
         if not self.prompts:
             return
         for index, row in enumerate(batch.rows.tolist()):
@@ -70,7 +70,7 @@ class PromptLogprobsExtension(Extension):
                 prompt.gathered += self.backend.gather_logprobs(logits, wanted, prompt.num_logprobs)
 
     def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
-        """Deliver with the first generated token."""
+        """Output the logprobs with the first generated token."""
         if not self.prompts:
             return
         for index in batch.sampled_index.tolist():

@@ -1,4 +1,4 @@
-"""The front-end half: limits what a prompt may ask for, and gives log-probabilities their text."""
+"""The front-end half: limits the number of log-probabilities, and adds the text of their tokens."""
 
 from __future__ import annotations
 

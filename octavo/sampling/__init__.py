@@ -1,1 +1,1 @@
-"""From logits to tokens: the order of the steps, and each step. Knows no model and no request."""
+"""Samples tokens from logits. Knows no model and no request."""

@@ -1,10 +1,10 @@
-"""Which drafts are accepted: as many as sampling itself would have chosen.
+"""Decides which drafts are accepted: those that equal the tokens that sampling chooses.
 
-A draft is a guess of the next token that cost nothing to be sure of. Since noise is keyed by (seed,
-position), sampling gives the same token whether it was guessed or not. So a draft is right if it equals the
-token sampled in its place, and the text is the same with drafts and without (speculative decoding with greedy
-verification, as in Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding",
-2023, for draws whose noise is fixed beforehand).
+A draft is a guess of a next token. Since noise is keyed by (seed, position), sampling gives the same token
+whether it was guessed or not. So a draft is right if it equals the token that is sampled in its place, and
+the output is the same with drafts and without (speculative decoding with greedy verification, as in
+Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", 2023, for draws
+whose noise is fixed beforehand).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 
 def count_gained(sampled: np.ndarray, guessed: np.ndarray, start_loc: np.ndarray) -> np.ndarray:
-    """How many of its rows each request gains a token from: [S] int64.
+    """Return the number of tokens that each request gains: [S] int64.
 
-    `sampled` and `guessed` [L] are what was sampled in each row and what the drafts have there (whatever it
-    is after the last draft); request i of S owns rows start_loc[i] : start_loc[i + 1]. A request gains the
-    token of its first row, and of each row that follows only right drafts.
+    `sampled` [L] are the tokens sampled in each row, and `guessed` [L] the drafts in their place (in the last
+    row of a request, any value); request i of S owns rows start_loc[i] : start_loc[i + 1]. A request gains
+    the token of its first row, and of each row that follows only right drafts.
     """
     num_rows = np.diff(start_loc)
     if len(sampled) == len(num_rows):

@@ -1,7 +1,8 @@
-"""Filters that narrow the choice of tokens: min_p, top_k, top_p.
+"""Filters that exclude unlikely tokens: min_p, top_k, top_p.
 
-Each works on the processed logits of one row [V], where -inf means "not to be chosen", and sets more of them
-to -inf. At least the most likely token always stays. Between equal logits the smaller token id goes first.
+Each filter works on the processed logits of one row [V], where -inf means "not to be chosen", and sets more
+of them to -inf. At least the most likely token always stays. Between equal logits the smaller token id goes
+first.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def apply_top_p(logits: np.ndarray, top_p: float) -> None:
     """
     probs = np.exp(logits - logits.max())
     probs /= probs.sum()
-    # All tokens under this bound hold less than 1 - top_p together, so the set is reached without them: they
-    # needn't be sorted. The 2 is a margin for rounding.
+    # All tokens under this bound have less than 1 - top_p together. The set is complete without them, so they
+    # need no sorting. The 2 is a margin for rounding.
     bound = (1 - top_p) / (2 * len(probs))
     candidates = np.flatnonzero(probs >= bound)
     order = candidates[np.argsort(-logits[candidates], kind="stable")]

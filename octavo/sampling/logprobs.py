@@ -1,4 +1,4 @@
-"""What is reported of the distribution that a token was chosen from."""
+"""Gathers the logprobs that are reported for a sampled token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from octavo.sampling.filters import most_likely
 from octavo.types.sampling import TokenLogprobs
 
-# logprobs_mode → (of the logits after adjustments, temperature and filters, normalized to log-probabilities)
+# logprobs_mode → (whether logits are taken after adjustments, temperature and filters, whether normalized)
 LOGPROBS_MODES = {
     "raw_logprobs": (False, True),
     "raw_logits": (False, False),
@@ -19,8 +19,8 @@ LOGPROBS_MODES = {
 def gather_logprobs(logits: np.ndarray, token_id: int, count: int, *, normalize: bool) -> TokenLogprobs:
     """Log-probabilities of `token_id` and of the `count` most likely tokens at one position, from logits [V].
 
-    With `normalize` off, the logits themselves. Tokens of logit -inf cannot be chosen and are not reported,
-    so fewer than `count` may come back.
+    Without `normalize`, they are the logits themselves. Tokens with logit -inf cannot be chosen and are not
+    reported, so the result may have fewer than `count` of them.
     """
     chosen = logits[token_id]
     likely = most_likely(logits, count)

@@ -1,4 +1,4 @@
-"""Noise for sampling that is a pure function of (seed, position, token id): no state, nothing of the batch.
+"""Noise for sampling: a pure function of (seed, position, token id), independent of the batch.
 
 The integers come from SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
 2014) with its finalizer, Stafford's variant 13. SplitMix64 is counter based: output i of a stream is a hash

@@ -1,8 +1,7 @@
-"""`Sampler`: the order of the steps from a step's logits to its tokens.
+"""`Sampler`: samples a step's tokens from its logits.
 
-Rows are independent to the bit: what is done over all rows at once is exact (comparisons, arg max);
-arithmetic is done in float64 on one row at a time, since a sum over a row of a larger array may be taken in
-another order.
+Rows are independent to the bit. Operations on all rows at once are exact (comparisons, arg max). Arithmetic
+is done in float64 on one row at a time, since a sum over a row of a larger array may have another order.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from octavo.types.sampling import (
 class Sampler:
     """Samples a token from each row of logits.
 
-    The order of the steps: padding is masked and unusable rows are set apart; logits are adjusted by mask,
-    bias and penalties; greedy rows take their most likely token; the others are brought to their temperature,
-    narrowed by min_p, top_k and top_p, and drawn from; logprobs are gathered.
+    The order is: mask padding, and mark rows that cannot be sampled; adjust logits by mask, bias and
+    penalties; take the most likely token of greedy rows; for the other rows apply temperature, min_p, top_k
+    and top_p, and draw a token; gather logprobs.
     """
 
     def __init__(self, num_token_ids: int | None, logprobs_mode: str = "raw_logprobs") -> None:
-        """`num_token_ids`: ids the tokenizer knows; logits past them are padding. None = no padding."""
+        """`num_token_ids`: number of ids of the tokenizer; later logits are padding. None = no padding."""
         self._num_token_ids = num_token_ids
         self._logprobs_are_processed, self._logprobs_are_normalized = LOGPROBS_MODES[logprobs_mode]
 
@@ -44,7 +43,7 @@ class Sampler:
         """
         self._mask_padding(logits)
         raw = logits
-        usable = np.isfinite(logits.max(axis=1))  # of NaN, if there is one
+        usable = np.isfinite(logits.max(axis=1))  # the maximum is NaN if any logit is
         if metadata.adjusts_logits:
             if not self._logprobs_are_processed and (metadata.num_logprobs != NO_LOGPROBS).any():
                 raw = logits.copy()
@@ -91,7 +90,7 @@ class Sampler:
 
 def _process(logits: np.ndarray, metadata: SamplingMetadata, row: int) -> np.ndarray:
     """The row's logits at its temperature, narrowed by its filters: [V] float64, -inf = not to be chosen."""
-    # In float64 the division keeps distinct float32 logits distinct: no tie appears that wasn't there.
+    # In float64 the division keeps distinct float32 logits distinct, so it makes no new ties.
     processed = logits.astype(np.float64) / float(metadata.temperature[row])
     if metadata.min_p[row] > 0:
         apply_min_p(processed, float(metadata.min_p[row]))

@@ -1,5 +1,5 @@
-"""Plain data that crosses borders, and the protocols at those borders.
+"""Plain data that passes between the parts of the engine, and the protocols between these parts.
 
-Everything here is a value or a protocol: no behaviour beyond validation and derived quantities, and no import
-of octavo but `octavo.errors`.
+Values and protocols have no behaviour but validation and derived quantities. Of octavo, these modules import
+only each other and `octavo.errors`.
 """

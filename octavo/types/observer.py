@@ -23,15 +23,15 @@ class ObservedRequest(Protocol):
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens it came with."""
+        """Number of tokens in its prompt."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens known, prompt and output."""
+        """Number of known tokens, prompt and output."""
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens whose KV is in the cache once every planned step has run."""
+        """Number of tokens whose KV is in the cache once every planned step has run."""
 
     @property
     def num_preemptions(self) -> int:
@@ -72,23 +72,24 @@ class Observer:
     """Does nothing; subclasses override methods. A method must be quick and must not raise."""
 
     def request_queued(self, request: ObservedRequest) -> None:
-        """It has been accepted and waits (again, for a session that goes on)."""
+        """`request` has been accepted and waits. Each turn of a session is a request."""
 
     def request_admitted(self, request: ObservedRequest, num_cached_tokens: int) -> None:
-        """It begins to run, at first or after a preemption, `num_cached_tokens` found in the prefix cache."""
+        """`request` begins to run, at first or after a preemption. `num_cached_tokens` were hits."""
 
     def request_preempted(self, request: ObservedRequest) -> None:
-        """It gave up its blocks for a more urgent one, and waits again."""
+        """`request` lost its row and its blocks, and waits again."""
 
     def request_finished(self, request: ObservedRequest) -> None:
-        """It has ended, for whatever reason (or a session's turn has)."""
+        """`request` has ended, for any reason."""
 
     def step_planned(self, output: SchedulerOutput) -> None:
         """A step is about to run."""
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
-        """The step's results have been taken in (or it failed; None: already its planning did), and `outputs`
-        is about to go to the front end.
+        """A step's results have been taken in, or the step failed. `outputs` goes to the front end next.
+
+        `output` is the step's plan; None = no step was run, for example because planning failed.
         """
 
     def block_stored(self, stored: StoredBlock) -> None:

@@ -1,4 +1,4 @@
-"""The outputs of the core, which go to the front end, and those of the front end, which go to the user."""
+"""The outputs that the core sends to the front end, and those that the front end returns to the user."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ class Rejection(msgspec.Struct, frozen=True):
     """Why a request cannot run. The front end raises it as a RequestError."""
 
     message: str
-    param: str | None = None  # the field that is wrong, where there is one
+    param: str | None = None  # the field that is wrong, if it is a single field
 
 
 class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is new about one request after a step, or that it was rejected."""
+    """The new tokens and the state of one request after a step, or its rejection."""
 
     request_id: str
     new_token_ids: list[int]
     finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None  # the token id that ended it; for errors, what happened
+    stop_reason: int | str | None = None  # the token id that ended it; for errors, the message
     new_logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
-    results: dict[str, Any] | None = None  # by feature: what its worker half found, plain data
+    results: dict[str, Any] | None = None  # by feature: the result of its worker half, plain data
     rejection: Rejection | None = None  # only with FinishReason.ERROR: the request never ran
 
 
 class PrefixCacheStats(msgspec.Struct, frozen=True):
-    """Counts of prompt tokens that were looked up in the prefix cache, and found, since the start.
+    """Counts since the start of prompt tokens that were looked up in the prefix cache, and that were hits.
 
-    A request counts once, when it is first admitted. Its look-ups after a preemption are counted apart: they
-    find its own blocks, which says nothing about the use of the cache.
+    A request counts once, when it is first admitted. Look-ups after a preemption have their own counts: they
+    hit the request's own blocks, which says nothing about the use of the cache.
     """
 
     requests: int = 0
@@ -69,7 +69,7 @@ class SchedulerStats(msgspec.Struct, frozen=True):
 
     num_running_reqs: int
     num_waiting_reqs: int
-    kv_cache_usage: float  # share of the blocks held by requests, 0 to 1
+    kv_cache_usage: float  # share of the blocks that requests have, 0 to 1
     prefix_cache: PrefixCacheStats = PrefixCacheStats()
     num_computed_prompt_tokens: int = 0  # without those from the prefix cache, and without recomputation
     num_generation_tokens: int = 0
@@ -99,7 +99,7 @@ class EngineCoreEvent(msgspec.Struct, frozen=True):
 
 
 class EngineCoreOutputs(msgspec.Struct):
-    """All outputs of one step. Observers fill the other fields; without them these stay empty."""
+    """All outputs of one step. Observers fill the other fields, which are empty without them."""
 
     outputs: list[EngineCoreOutput]
     scheduler_stats: SchedulerStats | None = None
@@ -108,10 +108,10 @@ class EngineCoreOutputs(msgspec.Struct):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a front end must know about its engine to check requests."""
+    """The properties of an engine by which its front end checks requests."""
 
     model_name: str
-    vocab_size: int  # ids a prompt may hold: 0 to vocab_size - 1
+    vocab_size: int  # prompts may have the ids 0 to vocab_size - 1
     max_model_len: int  # most tokens of a sequence, prompt and output together
     max_logprobs: int  # most logprobs a request may ask for; -1 = no limit
     scheduling_policy: str
@@ -132,7 +132,7 @@ PositionLogprobs = Mapping[int, Logprob]  # token id → its logprob: the chosen
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One answer to a prompt (there are n of them)."""
+    """One of the n answers to a prompt."""
 
     index: int
     text: str
@@ -140,7 +140,7 @@ class CompletionOutput:
     cumulative_logprob: float | None = None  # sum over the chosen tokens, where logprobs were asked for
     logprobs: list[PositionLogprobs] | None = None  # parallel to token_ids
     finish_reason: str | None = None  # a FinishReason's value; None while it is running
-    stop_reason: int | str | None = None  # the stop string or token id; for errors, what happened
+    stop_reason: int | str | None = None  # the stop string or token id; for errors, the message
 
     def finished(self) -> bool:
         """Whether this answer is complete."""
@@ -155,13 +155,13 @@ class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every outp
     """
 
     arrival_time: float
-    queued_time: float | None = None  # the core has it
-    scheduled_time: float | None = None  # it runs
+    queued_time: float | None = None  # the core accepted it
+    scheduled_time: float | None = None  # it began to run
     first_token_time: float | None = None
     last_token_time: float | None = None
     finished_time: float | None = None
     num_preemptions: int = 0
-    mean_inter_token_time: float | None = None  # seconds from one token of an answer to its next
+    mean_inter_token_time: float | None = None  # mean seconds between consecutive tokens of an answer
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -175,7 +175,7 @@ class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every outp
 
     @property
     def prefill_time(self) -> float | None:
-        """Seconds from when it first ran to the first token."""
+        """Seconds from the first time that the request ran to the first token."""
         return _seconds_between(self.scheduled_time, self.first_token_time)
 
     @property
@@ -190,7 +190,7 @@ def _seconds_between(start: float | None, end: float | None) -> float | None:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A prompt and what has been generated for it."""
+    """A prompt and its answers so far."""
 
     request_id: str
     prompt: str | None  # None when it was given as token ids
@@ -198,10 +198,10 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
-    num_cached_tokens: int = 0  # prompt tokens (a session's: with what was before) from the prefix cache
-    seed: int | None = None  # the seed the sampling used (drawn at random where none was given)
-    # By feature: what the request asked of it. A field of `SamplingParams` that a feature serves is also an
-    # attribute here, and stands for the feature's result; None = there is none.
+    num_cached_tokens: int = 0  # prompt tokens from the prefix cache; for a session, earlier turns included
+    seed: int | None = None  # the seed that was used; drawn at random if the request gave none
+    # The results of features, by feature. A field of `SamplingParams` that a feature serves is also an
+    # attribute here, whose value is the feature's result; None = there is none.
     results: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,8 +1,8 @@
-"""`SamplingParams`: what a request may ask about how it is sampled, when it ends and what comes back.
+"""`SamplingParams`: how a request is sampled, when it ends and what it returns.
 
-A value is checked when it is created, field by field against the rule in the field's annotation and then for
-fields that contradict each other; what is left is right in itself. Whether it fits a model is asked of
-`check_against`, and whether the engine has the features it needs is seen from `required_features`.
+Creating a value checks each field against the rule in its annotation, and then checks that fields do not
+contradict each other. `check_against` checks that a value fits a model. `required_features` says which
+features the engine must have for it.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ _token_ids = items(_token_id, unique=True)
 
 
 def _token_key(name: str, value: Any) -> Any:
-    """Rule: a token id, also as the digits that JSON makes of an object's integer keys."""
+    """Rule: a token id, or its digits as text, since JSON turns integer keys into text."""
     # No id has twenty digits.
     is_digits = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20
     return _token_id(name, int(value) if is_digits else value)
 
 
 def _logprob_count(name: str, value: Any) -> Any:
-    """Rule: how many logprobs, where true is 1 and false is none."""
+    """Rule: a number of logprobs. true is 1, and false is None."""
     if isinstance(value, bool):
         return 1 if value else None
     return whole(special={ALL_LOGPROBS: ALL_LOGPROBS})(name, value)
 
 
 class RequestOutputKind(enum.Enum):
-    """What each output of a running request holds."""
+    """What each output of a running request contains."""
 
     CUMULATIVE = "cumulative"  # everything generated so far
-    DELTA = "delta"  # what is new since the last output
+    DELTA = "delta"  # what was generated since the last output
     FINAL_ONLY = "final_only"  # one output, at the end
 
 
 class StructuredOutputsParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the text must look like. Exactly one kind of constraint is given. Raises RequestError."""
+    """A form that the text must have, given by exactly one kind of constraint. Raises RequestError."""
 
     json: Annotated[
         str | dict[str, Any] | None,
@@ -105,7 +105,7 @@ class StructuredOutputsParams(CheckedStruct, frozen=True, kw_only=True, omit_def
 
 
 class RepetitionDetectionParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """When to end a request whose last tokens are one pattern, over and over. Raises RequestError."""
+    """When to end a request whose last tokens repeat one pattern. Raises RequestError."""
 
     max_pattern_size: Annotated[int, checked(whole(), "longest pattern looked for, in tokens; 0 = off")] = 0
     min_pattern_size: Annotated[
@@ -127,13 +127,13 @@ class RepetitionDetectionParams(CheckedStruct, frozen=True, kw_only=True, omit_d
 
 
 class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a request is sampled, when it ends and what comes back. Raises RequestError, naming the field.
+    """How a request is sampled, when it ends and what it returns. Raises RequestError, naming the field.
 
-    None stands for a field's default where its type doesn't list None. What is stored is normal: lists are
-    tuples without repetitions, numbers are plain int and float, -1 for "off" or "none" is 0 or None.
+    None stands for a field's default if the field's type does not list None. Values are stored in one form: a
+    list as a tuple without repetitions, a number as int or float, and -1 for "off" or "none" as 0 or None.
     """
 
-    # How many answers, and of which randomness.
+    # The number of answers, and their random seed.
     n: Annotated[int, checked(whole(1, MAX_ANSWERS), "answers to generate")] = 1
     seed: Annotated[
         int | None,
@@ -193,7 +193,7 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         int | None, checked(whole(0, special={-1: None}), "most tokens of reasoning; -1 = no limit")
     ] = None
 
-    # When it ends.
+    # When a request ends.
     max_tokens: Annotated[
         int | None, checked(whole(1), "most tokens to generate; none = as many as the context has room for")
     ] = 16
@@ -211,7 +211,7 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         checked(struct(RepetitionDetectionParams), "end a text that repeats itself"),
     ] = None
 
-    # What comes back.
+    # What a request returns.
     logprobs: Annotated[
         int | None, checked(_logprob_count, "likeliest tokens to report at each token; -1 = all")
     ] = None
@@ -240,7 +240,7 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
     ] = RequestOutputKind.CUMULATIVE
     stream_interval: Annotated[int | None, checked(whole(1), "least tokens between two outputs")] = None
 
-    # The prompt, and the rest.
+    # The prompt, and extensions.
     truncate_prompt_tokens: Annotated[
         int | None,
         checked(
@@ -279,14 +279,14 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def reads_prefix_cache(self) -> bool:
-        """Whether cached KV may stand in for a part of the prompt."""
+        """Whether the prompt may be looked up in the prefix cache."""
         if self.skip_reading_prefix_cache is None:
             return self.prompt_logprobs is None
         return not self.skip_reading_prefix_cache
 
     def for_answer(self, index: int) -> SamplingParams:
-        """The parameters of one answer of n, alone. Its seed, if any, is seed + index modulo 2**64. What is
-        asked of the prompt is asked with the first answer.
+        """The parameters of answer number `index`, with n = 1. The seed, if any, is (seed + index) % 2**64.
+        Only the first answer asks for prompt_logprobs.
         """
         seed = None if self.seed is None else (self.seed + index) % 2**64
         prompt_logprobs = self.prompt_logprobs if index == 0 else None
@@ -312,7 +312,7 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
                 raise RequestError(f"{name} is {shown}; this engine reports at most {limit}", name)
 
 
-# What the core and the front end don't do themselves: field → the feature that does.
+# The fields that a feature serves, not the core or the front end: field → feature.
 FIELD_FEATURES: Mapping[str, str] = {
     "presence_penalty": "penalties",
     "frequency_penalty": "penalties",
@@ -330,7 +330,7 @@ FIELD_FEATURES: Mapping[str, str] = {
 
 
 def required_features(params: SamplingParams) -> dict[str, str]:
-    """The fields set to anything but their default that need a feature → that feature."""
+    """The fields of `params` that differ from their default and need a feature → that feature."""
     defaults = {field.name: field.default for field in field_rules(SamplingParams)}
     return {
         name: feature for name, feature in FIELD_FEATURES.items() if getattr(params, name) != defaults[name]

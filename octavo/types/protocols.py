@@ -1,7 +1,7 @@
-"""The borders between core, executor and worker, and the worker's and the front end's halves of a feature.
+"""The protocols between core, executor and worker, and the worker and front-end halves of a feature.
 
-The core's half, `Constraint`, is in `octavo.scheduler.constraint`: it speaks of `Request`, which only the
-core knows.
+The core half, `Constraint`, is in `octavo.scheduler.constraint`, because its methods take a `Request`, which
+only the core knows.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ class Pending(Protocol[Result]):
     """A result that is being computed."""
 
     def result(self) -> Result:
-        """Wait for the result and return it. Raises what went wrong."""
+        """Wait for the result and return it. Raises the error of the computation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Value]):
-    """A result that is there already. Implements `Pending`."""
+    """A result that is already known. Implements `Pending`."""
 
     value: Value
 
     def result(self) -> Value:
-        """The result."""
         return self.value
 
 
 class Executor(Protocol):
-    """Runs steps on one worker or many, in the order in which they come.
+    """Runs steps on one worker or many, in the order of the calls.
 
-    The core calls the two halves of a step in turn, and may call those of the next step before the first has
-    run. Neither call raises what goes wrong in the step: `result` does.
+    The core calls `execute_model` and `sample_tokens` in turn, and may call them for the next step before the
+    first step has run. Neither call raises an error of the step: `Pending.result` does.
     """
 
     def execute_model(self, output: SchedulerOutput) -> None:
@@ -52,45 +51,44 @@ class Executor(Protocol):
         """Sample from the logits of the step that `execute_model` began."""
 
     def close(self) -> None:
-        """Let the steps that have begun end, and release threads. May be called again."""
+        """Wait for the steps that have begun, and release threads. May be called again."""
 
 
 class Extension:
     """A feature's worker half. It acts at five fixed points of a step and keeps its own state by row.
 
-    Override the points that the feature needs. With steps in flight, the results of a step have been taken in
-    (`after_sample`) when the next step comes to `before_sample`, but perhaps not yet at `before_forward`.
+    Override the points that the feature needs. With steps in flight, `after_sample` of a step runs before
+    `before_sample` of the next step, but perhaps after the next step's `before_forward`.
     """
 
     def admit(self, request: NewRequestData) -> None:
-        """A request takes `request.row`: forget what was kept for that row."""
+        """Replace the state of row `request.row`, which `request` takes."""
 
     def before_forward(self, output: SchedulerOutput, batch: Batch) -> None:
-        """The step's input is laid out and nothing has run: give the model inputs, in `batch.inputs`."""
+        """Put inputs for the model into `batch.inputs`. Nothing of the step has run."""
 
     def after_forward(self, batch: Batch, hidden: Any) -> None:
-        """`hidden` is the backend's handle on the hidden states [T, hidden], valid in this step."""
+        """Use `hidden`, the backend's handle on the hidden states [T, hidden]. It is valid in this step."""
 
     def before_sample(self, batch: Batch, adjustments: LogitsAdjustments) -> None:
-        """Restrict and bias what may be sampled from each row of logits."""
+        """Restrict, bias or penalize tokens in the step's rows of logits, by calls on `adjustments`."""
 
     def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
-        """Tokens are sampled: take them into the feature's state, and put its results into `output`."""
+        """Update the feature's state with the sampled tokens, and add its results to `output`."""
 
 
 class RequestHandler:
-    """A feature's front-end half: checks what a request asks of the feature, and translates to and fro.
+    """A feature's front-end half: checks requests, and converts their data and results.
 
-    Override what the feature needs.
+    Override the methods that the feature needs.
     """
 
     def prepare(self, params: SamplingParams, prompt_token_ids: Sequence[int]) -> Any:
-        """Check a request. Returns plain data for the feature's other halves (`feature_data`); None =
-        nothing.
+        """Check a request. Returns plain data (`feature_data`) for the feature's other halves; None = none.
 
         Raises RequestError, naming the field.
         """
 
     def make_result(self, result: Any, params: SamplingParams) -> Any:
-        """The user's form of what the worker half sent (`ModelRunnerOutput.add_result`) for a request."""
+        """Convert a result of the worker half (`ModelRunnerOutput.add_result`) to its form for users."""
         return result

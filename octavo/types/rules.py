@@ -1,4 +1,4 @@
-"""Rules for the fields of what users send: what a field may hold, with a whole sentence for an error.
+"""Rules for the fields of what users send. A rule says what a field may hold, and its errors say so too.
 
 A `CheckedStruct` names a rule and a help text in each field's annotation, such as
 `Annotated[int, checked(whole(1, 8), "…")]`. Nothing here knows any particular field.
@@ -20,7 +20,7 @@ import msgspec
 
 from octavo.errors import RequestError, suggest
 
-Rule = Callable[[str, Any], Any]  # (field, value given) → value to store; raises RequestError
+Rule = Callable[[str, Any], Any]  # (field name, given value) → value to store; raises RequestError
 
 MAX_NESTING = 64  # levels of lists and objects in JSON-like data
 _MAX_COUNT = 2**31 - 1  # counts and ids end up in int32 arrays
@@ -28,7 +28,7 @@ _MAX_SHOWN = 80  # characters of a refused value that an error quotes
 
 
 class FieldRule(NamedTuple):
-    """What is known of one field of a Struct."""
+    """One field of a `CheckedStruct`: its rule, help text and default."""
 
     name: str
     help: str
@@ -38,12 +38,12 @@ class FieldRule(NamedTuple):
 
 
 def checked(rule: Rule, help: str) -> msgspec.Meta:
-    """The annotation of a field that `rule` guards and `help` describes in a line."""
+    """The annotation of a field: `rule` checks its values, and `help` describes it in a line."""
     return msgspec.Meta(description=help, extra={"rule": rule})
 
 
 class _CheckedMeta(msgspec.StructMeta):
-    """Looks at the names of the fields that are given, before msgspec would: its error suggests no other."""
+    """Checks field names before msgspec does, so that the error can suggest a name."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         for name in given:
@@ -55,10 +55,10 @@ class _CheckedMeta(msgspec.StructMeta):
 
 class CheckedStruct(msgspec.Struct, metaclass=_CheckedMeta, frozen=True):
     """A Struct whose fields are all annotated with `checked`. Creating one raises RequestError, naming the
-    field that is wrong, or that there is not.
+    wrong or unknown field.
 
-    None stands for a field's default, unless its type gives None a meaning of its own. What is stored is what
-    each field's rule makes of the value given.
+    None stands for a field's default, unless the field's type lists None. A field stores what its rule
+    returns.
     """
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Rule: True or False, and no number."""
+    """Rule: True or False, but not 1 or 0."""
     if not isinstance(value, bool):
         refuse(name, value, "true or false")
     return value
@@ -98,7 +98,7 @@ def flag(name: str, value: Any) -> bool:
 def whole(
     least: int = 0, most: int = _MAX_COUNT, special: Mapping[int, int | None] = types.MappingProxyType({})
 ) -> Rule:
-    """Rule: an integer from `least` to `most`, or one of the `special` ones, stored as what they map to."""
+    """Rule: an integer from `least` to `most`, or a key of `special`, which is stored as its value there."""
     outside = [value for value in special if not least <= value <= most]
     allowed = f"a whole number from {least} to {most}" + "".join(f", or {value}" for value in outside)
 
@@ -122,7 +122,7 @@ def number(least: float, most: float = sys.float_info.max, *, above: bool = Fals
     )
 
     def check(name: str, value: Any) -> float:
-        # NaN fails the comparison, and so does what float() could not hold.
+        # NaN and numbers too large for a float fail the comparison.
         if not _is_number(value, Real) or not least <= value <= most or (above and value == least):
             refuse(name, value, allowed)
         return float(value)
@@ -144,7 +144,7 @@ def one_of(kind: type[enum.Enum]) -> Rule:
 
 
 def text(*, blank: bool = True, forbidden: str | None = None) -> Rule:
-    """Rule: non-empty text that UTF-8 can carry; `blank` = white space alone will do."""
+    """Rule: non-empty text that UTF-8 can encode; `blank` = it may be only white space."""
     allowed = "non-empty text" + ("" if blank else ", and more than white space")
     if forbidden is not None:
         allowed += f", without {forbidden!r}"
@@ -162,7 +162,7 @@ def text(*, blank: bool = True, forbidden: str | None = None) -> Rule:
 
 
 def items(rule: Rule, *, least: int = 0, most: int = _MAX_COUNT, unique: bool = False) -> Rule:
-    """Rule: `least` to `most` values that pass `rule`, stored as a tuple; `unique` = each but once."""
+    """Rule: `least` to `most` values that pass `rule`, stored as a tuple; `unique` = without repetitions."""
 
     def check(name: str, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, Collection) or isinstance(value, (str, bytes, Mapping)):
@@ -219,7 +219,7 @@ def struct(kind: type[CheckedStruct]) -> Rule:
 
 
 def plain_data(name: str, value: Any) -> Any:
-    """Rule: an object of what JSON knows, at most MAX_NESTING levels deep; an empty one is stored as None."""
+    """Rule: an object of JSON values, at most MAX_NESTING levels deep; an empty one is stored as None."""
     if not isinstance(value, Mapping):
         refuse(name, value, "an object")
     level: list[Any] = [value]
@@ -245,7 +245,7 @@ def json_document(name: str, value: Any) -> Any:
 
 
 def _inner_containers(name: str, container: Any) -> list[Any]:
-    """The lists and objects in `container`. Raises RequestError for what JSON or the wire cannot carry."""
+    """The lists and objects in `container`. Raises RequestError for what JSON or msgpack cannot encode."""
     if isinstance(container, Mapping):
         for key in container:
             if not isinstance(key, str) or not _is_utf8(key):

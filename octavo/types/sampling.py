@@ -1,4 +1,4 @@
-"""What the sampler is told about each row of logits, and what it answers."""
+"""The sampler's input for each row of logits, and its output."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import msgspec
 import numpy as np
 
 NO_LOGPROBS = -1  # in SamplingMetadata.num_logprobs: this row wants none
-INVALID_TOKEN_ID = -1  # sampled where the logits were not numbers: the request ends with an error
+INVALID_TOKEN_ID = -1  # sampled if no token can be: the request ends with an error
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities at one position: of the token chosen (or given), then of the most likely."""
+    """Log-probabilities at one position: of the chosen or given token, then of the most likely ones."""
 
     token_ids: list[int]  # [1 + k]
     logprobs: list[float]  # [1 + k], natural logarithm
-    rank: int  # of the chosen token: how many tokens are at least as likely, itself included
+    rank: int  # of the first token: the number of tokens that are at least as likely, itself included
 
 
 class TokenLists(msgspec.Struct, frozen=True, eq=False):
@@ -25,33 +25,34 @@ class TokenLists(msgspec.Struct, frozen=True, eq=False):
 
 
 class LogitBias(msgspec.Struct, frozen=True, eq=False):
-    """What is added to the logits of some tokens of each row."""
+    """Values to add to the logits of some tokens of each row."""
 
-    tokens: TokenLists  # a token listed twice is added to twice
+    tokens: TokenLists  # a token that is listed twice gets both values
     values: np.ndarray  # [n] float32, of tokens.token_ids
 
 
 class Penalties(msgspec.Struct, frozen=True, eq=False):
-    """How much less likely each of L rows of logits makes the tokens that its request has seen.
+    """Penalties, in each of L rows of logits, for the tokens that the row's request has seen.
 
-    What a request has seen is kept in one row of tables that outlive the step: R rows, each with at most C
-    distinct tokens, and V' token ids. The sampler only reads them.
+    The seen tokens are in tables that outlive the step: R rows, each with at most C distinct tokens, of V'
+    token ids. The sampler only reads the tables.
     """
 
     # [L] float32, > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
     repetition: np.ndarray
     frequency: np.ndarray  # [L] float32: subtracted from a logit for each time the token is in the output
     presence: np.ndarray  # [L] float32: subtracted once from the logits of tokens in the output
-    rows: np.ndarray  # [L] int64: the tables' row of each row of logits
+    rows: np.ndarray  # [L] int64: the row of the tables for each row of logits
     seen: np.ndarray  # [R, C] int32: distinct tokens of prompt and output, in any order
     num_seen: np.ndarray  # [R] int64: how many entries of `seen` are set
     counts: np.ndarray  # [R, V'] int32: for a seen token 1 + how often it is in the output; for others 0
 
 
 class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
-    """How each of the step's L rows of logits is to be sampled. Arrays are [L], in the rows' order.
+    """How to sample each of the step's L rows of logits. Arrays are [L], in the rows' order.
 
-    The last three change the logits of any row, greedy ones too; None where no row of the step asks for it.
+    `allowed`, `bias` and `penalties` change the logits of all rows, also of greedy ones. None = no row of the
+    step needs it.
     """
 
     temperature: np.ndarray  # float32; 0 = greedy
@@ -59,8 +60,8 @@ class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
     top_p: np.ndarray  # float32; 1 = off
     min_p: np.ndarray  # float32; 0 = off
     seeds: np.ndarray  # uint64
-    positions: np.ndarray  # int64: position in its sequence of the token that is being sampled
-    num_logprobs: np.ndarray  # int32: likeliest tokens to report; NO_LOGPROBS = not even the chosen one
+    positions: np.ndarray  # int64: the position in its sequence of the token to sample
+    num_logprobs: np.ndarray  # int32: most likely tokens to report; NO_LOGPROBS = not even the chosen one
     # [L, ceil(V / 32)] uint32: token t may be chosen if bit t % 32 of word t // 32 is set.
     allowed: np.ndarray | None = None
     bias: LogitBias | None = None
@@ -68,15 +69,15 @@ class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether any row's logits change before a token is chosen from them."""
+        """Whether the logits of any row change before sampling."""
         return self.allowed is not None or self.bias is not None or self.penalties is not None
 
 
 class SamplerOutput(msgspec.Struct, frozen=True, eq=False):
-    """What was sampled from L rows of logits, which belong to S requests (`Batch.logits_start_loc`)."""
+    """The tokens sampled from L rows of logits, which belong to S requests (`Batch.logits_start_loc`)."""
 
-    sampled_token_ids: np.ndarray  # [L] int64; INVALID_TOKEN_ID where the row held no usable number
-    logprobs: list[TokenLogprobs | None]  # [L]; None for rows that wanted none
-    # [S] int64: how many of its rows each request gains a token from: the first, and one more for each draft
-    # that was sampled. None = every request has one row.
+    sampled_token_ids: np.ndarray  # [L] int64; INVALID_TOKEN_ID if no token can be sampled
+    logprobs: list[TokenLogprobs | None]  # [L]; None for rows with NO_LOGPROBS
+    # [S] int64: the number of tokens that each request gains: one, and one more for each accepted draft. They
+    # are those of its first rows. None = every request has one row.
     num_gained: np.ndarray | None = None

@@ -1,4 +1,4 @@
-"""`BlockTables`: which block holds which tokens, for every row of the worker, in every KV cache group."""
+"""`BlockTables`: the block tables of all rows of the worker, in all KV cache groups."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from octavo.types.steps import BlockIds
 
 
 class BlockTables:
-    """Block ids by group and row. A row is overwritten when a request takes it, and only grows in between.
+    """Block ids by group and row. Mutable: a row is replaced when a request takes it, and then only grows.
 
-    Groups are gathered from together: they are one array, so that many cost a step little more than one. A
-    block that slid out of a group's window keeps its place, where nobody looks any more.
+    One array holds all groups. A step gathers from all of them at once, so many groups cost little more than
+    one. The id of a block that slid out of a group's window stays in the table and is not read again.
     """
 
     def __init__(self, num_groups: int, num_rows: int, max_num_tokens: int, block_size: int) -> None:
         self.block_size = block_size
         max_num_blocks = -(-max_num_tokens // block_size)
-        # [G, rows, most blocks]; 0 past the end. Zeroed by the system on first touch: memory follows use.
+        # [G, rows, most blocks]; 0 past the end. The system zeroes pages on first use, so memory follows use.
         self.block_ids = np.zeros((num_groups, num_rows, max_num_blocks), np.int32)
         self.num_blocks = np.zeros((num_groups, num_rows), np.int64)  # [G, rows]
-        self._groups = np.arange(num_groups)[:, None]  # [G, 1]: all of them, beside an index of rows
+        self._groups = np.arange(num_groups)[
+            :, None
+        ]  # [G, 1]: indexes all groups, together with an index of rows
 
     def set_row(self, row: int, block_ids: BlockIds) -> None:
-        """Give `row` these blocks and no others."""
+        """Replace the blocks of `row` by `block_ids`."""
         self.block_ids[:, row, : self.num_blocks[:, row].max()] = 0
         self.num_blocks[:, row] = 0
         self.append_row(row, block_ids)
 
     def append_row(self, row: int, block_ids: BlockIds) -> None:
-        """Give `row` further blocks, in each group as many as there are."""
+        """Append `block_ids` to the blocks of `row`. Groups may get different numbers of blocks."""
         for group, new_ids in zip(range(len(self.block_ids)), block_ids, strict=True):
             start = self.num_blocks[group, row]
             stop = start + len(new_ids)
-            assert stop <= self.block_ids.shape[2], f"row {row} has no room for {len(new_ids)} more blocks"
+            assert stop <= self.block_ids.shape[2], f"row {row} cannot take {len(new_ids)} more blocks"
             self.block_ids[group, row, start:stop] = new_ids
             self.num_blocks[group, row] = stop
 
     def get_rows(self, rows: np.ndarray) -> np.ndarray:
-        """The tables of `rows` [n] as [G, n, B] int32, B blocks being the most that any of them has."""
+        """The tables of `rows` [n] as [G, n, B] int32. B is the most blocks that any of the rows has."""
         num_blocks = self.num_blocks.take(rows, axis=1).max(initial=0)
         return self.block_ids[self._groups, rows, :num_blocks]
 

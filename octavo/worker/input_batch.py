@@ -19,22 +19,22 @@ from octavo.worker.sampling_rows import SamplingRows
 
 
 class InputBatch:
-    """Arrays by row: `update` takes in the scheduler's plan, `build` lays it out, `gain` counts tokens."""
+    """Arrays by row. Mutable: `update` applies a plan, `build` lays it out, `gain` and `settle` count."""
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int, kv_cache: KVCacheConfig) -> None:
         self.num_rows = num_rows
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
         self.row_of: dict[str, int] = {}
-        self.num_tokens = np.zeros(num_rows, np.int64)  # known: prompt and output, without drafts
-        # In the cache once every step that was laid out has run.
+        self.num_tokens = np.zeros(num_rows, np.int64)  # known tokens: prompt and output, without drafts
+        # Tokens whose KV is in the cache once every step that was laid out has run.
         self.num_computed_tokens = np.zeros(num_rows, np.int64)
         (block_size,) = {group.spec.block_size for group in kv_cache.groups}  # equal in all groups
         self.block_tables = BlockTables(len(kv_cache.groups), num_rows, max_model_len, block_size)
         self.sampling = SamplingRows(num_rows, vocab_size)
 
     def update(self, output: SchedulerOutput) -> None:
-        """Take in the plan: which requests left, which take a row, which got blocks."""
+        """Apply the plan: release rows, fill the rows of new requests, and append new blocks. Mutates."""
         for req_id in output.finished_req_ids | output.preempted_req_ids:
             self.row_of.pop(req_id, None)
         for request in output.scheduled_new_reqs:
@@ -45,7 +45,7 @@ class InputBatch:
                 self.block_tables.append_row(self.row_of[req_id], new_block_ids)
 
     def build(self, output: SchedulerOutput) -> Batch:
-        """Lay out the step's tokens, and count them as computed."""
+        """Lay out the step's tokens. Counts them as computed."""
         scheduled = output.num_scheduled_tokens
         # int64, because numpy indexes fastest with it: a fifth of the time of int32.
         rows = np.array([self.row_of[req_id] for req_id in scheduled], np.int64)
@@ -67,12 +67,14 @@ class InputBatch:
         num_known = self.num_tokens[rows]  # [n], with drafts
         if draft_token_ids:
             num_known[list(draft_token_ids)] += list(map(len, draft_token_ids.values()))
-        (sampled_index,) = (seq_lens == num_known).nonzero()  # [S]: all that is known is computed
+        (sampled_index,) = (
+            seq_lens == num_known
+        ).nonzero()  # [S]: requests whose known tokens are all computed
         sampled_rows, last_indices = rows[sampled_index], ends[sampled_index] - 1
         num_logits = 1 + num_known[sampled_index] - self.num_tokens[sampled_rows]  # [S]
         logits_start_loc = np.zeros(len(sampled_index) + 1, np.int64)
         logits_start_loc[1:] = num_logits.cumsum()
-        # [L] 0 or negative: how far each row of logits is from its request's last.
+        # [L], 0 or negative: offset of each row of logits from the last one of its request.
         offsets = np.arange(logits_start_loc[-1]) - (logits_start_loc[1:] - 1).repeat(num_logits)
         return Batch(
             req_ids=list(scheduled),
@@ -119,8 +121,8 @@ class InputBatch:
         return self.sampling.get_metadata(batch.logits_rows, batch.logits_positions)
 
     def gain(self, batch: Batch) -> None:
-        """Count the token that each request samples in this step. How many of its drafts are accepted is not
-        known yet: those requests wait for `settle`.
+        """Count the token that each request samples in this step. Requests with drafts are left to `settle`,
+        since it is not known yet how many drafts are accepted.
         """
         rows = batch.rows[batch.sampled_index]
         if batch.draft_token_ids:
@@ -128,8 +130,8 @@ class InputBatch:
         self.num_tokens[rows] += 1
 
     def settle(self, batch: Batch, num_gained: np.ndarray | None) -> None:
-        """Count the `num_gained` [S] tokens of the requests with drafts, and take back the KV of the drafts
-        that were rejected.
+        """Count the `num_gained` [S] tokens of the requests with drafts, and roll back the KV of rejected
+        drafts.
         """
         if not batch.draft_token_ids or num_gained is None:
             return
