@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor as Lane
+from concurrent.futures import Executor as RunnerThread
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -28,17 +28,19 @@ class InprocExecutor:
 
     def __init__(self, runner: Runner, threaded: bool = False) -> None:
         self.runner = runner
-        self._lane: Lane = ThreadPoolExecutor(1, "octavo-worker") if threaded else _CallersThread()
+        self._runner_thread: RunnerThread = (
+            ThreadPoolExecutor(1, "octavo-worker") if threaded else _CallersThread()
+        )
         self._executed: Future[None] = Future()
 
     def execute_model(self, output: SchedulerOutput) -> None:
-        self._executed = self._lane.submit(self.runner.execute_model, output)
+        self._executed = self._runner_thread.submit(self.runner.execute_model, output)
 
     def sample_tokens(self) -> Pending[ModelRunnerOutput]:
-        return _Sampled(self._lane.submit(self._sample, self._executed))
+        return _Sampled(self._runner_thread.submit(self._sample, self._executed))
 
     def close(self) -> None:
-        self._lane.shutdown()
+        self._runner_thread.shutdown()
 
     def _sample(self, executed: Future[None]) -> Pending[ModelRunnerOutput]:
         executed.result()  # raises the error of execute_model
@@ -58,7 +60,7 @@ class _Sampled:
         return self._begun.result().result()
 
 
-class _CallersThread(Lane):
+class _CallersThread(RunnerThread):
     """An executor that calls functions at once, in the calling thread."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

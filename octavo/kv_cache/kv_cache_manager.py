@@ -18,7 +18,7 @@ from octavo.kv_cache.hashing import encode_extra_keys, encode_tokens, extend_blo
 from octavo.kv_cache.planned_writes import FailedWrites, PlannedWrites
 from octavo.kv_cache.request_blocks import CacheableRequest, CacheHit, RequestBlocks
 from octavo.types.kv import KVCacheConfig
-from octavo.types.observer import NOBODY, Observer
+from octavo.types.observer import NO_OBSERVER, Observer
 from octavo.types.steps import BlockIds
 
 
@@ -29,7 +29,7 @@ class KVCacheManager:
         self,
         config: KVCacheConfig,
         enable_caching: bool = True,
-        observer: Observer = NOBODY,
+        observer: Observer = NO_OBSERVER,
         retention_interval: int | None = None,
     ) -> None:
         """`retention_interval` is explained in `Retention`."""

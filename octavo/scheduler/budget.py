@@ -31,11 +31,11 @@ class StepBudget:
         "stopped",
     )
 
-    def __init__(self, num_tokens: int, step: int, running: list[Request], num_seated: int) -> None:
-        """Begin the plan of step number `step`: `running` requests and up to `num_seated` waiting ones."""
+    def __init__(self, num_tokens: int, step: int, running: list[Request], num_startable: int) -> None:
+        """Begin the plan of step number `step`: `running` requests and up to `num_startable` waiting ones."""
         self.num_tokens = num_tokens  # tokens the step can still take
         self.step = step
-        self.num_candidates = len(running) + num_seated  # requests that could have a share of the step
+        self.num_candidates = len(running) + num_startable  # requests that could have a share of the step
         self.running = running
         self.first_tenant: str | None = None  # the tenant of the most urgent prompt
         self.prefill_tokens: Counter[str] = Counter()  # tokens of prompts, by tenant

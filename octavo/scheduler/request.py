@@ -112,7 +112,6 @@ class Request:
         self.order: tuple[Any, ...] = ()  # the smallest is the most urgent; given by the policy
         self.sampling_params = params
         self.feature_data = request.feature_data
-        self.feature_data = request.feature_data
         self.skip_reading_prefix_cache = not params.reads_prefix_cache
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)

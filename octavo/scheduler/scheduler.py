@@ -23,7 +23,7 @@ from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.request_queue import RequestQueue
 from octavo.scheduler.request_table import RequestTable
 from octavo.scheduler.update import PlannedStep, take_in
-from octavo.types.observer import NOBODY, Observer
+from octavo.types.observer import NO_OBSERVER, Observer
 from octavo.types.outputs import EngineCoreOutput, EngineCoreOutputs, Rejection
 from octavo.types.requests import EngineCoreRequest
 from octavo.types.sampling import INVALID_TOKEN_ID
@@ -39,7 +39,7 @@ class Scheduler:
         kv_cache: KVCacheManager,
         max_model_len: int,
         constraints: Sequence[Constraint] = (),
-        observer: Observer = NOBODY,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
         self.config = config
         self.kv_cache = kv_cache
@@ -56,13 +56,13 @@ class Scheduler:
     def schedule(self) -> PlannedStep:
         """Give every eligible request its share of the next step. Mutates requests and block ownership."""
         self.table.take_prepared()
-        first = self._make_way()
-        num_seated = min(len(self.waiting) + len(self.skipped_waiting), len(self.table.free_rows))
-        budget = self._make_budget(num_seated)
+        first = self._displace()
+        num_startable = min(len(self.waiting) + len(self.skipped_waiting), len(self.table.free_rows))
+        budget = self._make_budget(num_startable)
         if first is not None:
             budget.first_tenant = first.tenant
         self._schedule_running(budget)
-        if num_seated and not budget.is_short:  # after a preemption there are no blocks to spare
+        if num_startable and not budget.is_short:  # after a preemption there are no blocks to spare
             self._schedule_waiting(budget, first)
         return self._make_output(budget)
 
@@ -148,7 +148,7 @@ class Scheduler:
         self._commit(request, hit.num_tokens, count, budget)
         budget.take_new(request, hit.num_tokens, count, block_ids)
 
-    def _make_way(self) -> Request | None:
+    def _displace(self) -> Request | None:
         """Preempt running requests for the most urgent waiting one, if the policy allows it (`displaces`) and
         it can be admitted in no other way.
 
@@ -163,7 +163,7 @@ class Scheduler:
             return None
         self.kv_cache.give_back_skipped_blocks()
         hit = self.kv_cache.get_computed_blocks(request)
-        if self._share(request, hit.num_tokens, self._make_budget(num_seated=1)) == 0:
+        if self._share(request, hit.num_tokens, self._make_budget(num_startable=1)) == 0:
             return None
         if not self._can_admit(request, hit, self.kv_cache.num_blocks_returned(victims)):
             return None  # preempting all of them would not free enough blocks
@@ -171,8 +171,8 @@ class Scheduler:
             self.table.preempt(victims.pop(0))
         return request
 
-    def _make_budget(self, num_seated: int) -> StepBudget:
-        budget = StepBudget(self.config.max_num_batched_tokens, self._num_steps, self.running, num_seated)
+    def _make_budget(self, num_startable: int) -> StepBudget:
+        budget = StepBudget(self.config.max_num_batched_tokens, self._num_steps, self.running, num_startable)
         budget.stopped = self.table.pause_state is PauseState.PAUSED_ALL
         return budget
 

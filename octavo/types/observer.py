@@ -105,7 +105,7 @@ class Observer:
         """The engine ends: give back threads, sockets and the like. May be called again."""
 
 
-NOBODY = Observer()
+NO_OBSERVER = Observer()
 
 
 class Observers(Observer):

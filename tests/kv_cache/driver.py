@@ -7,7 +7,7 @@ import itertools
 from octavo.kv_cache.block import KVCacheBlock
 from octavo.kv_cache.kv_cache_manager import KVCacheManager
 from octavo.scheduler.request import Request
-from octavo.types.observer import NOBODY, Observer
+from octavo.types.observer import NO_OBSERVER, Observer
 from tests.fakes import make_kv_config, make_request
 
 _names = (f"request {number}" for number in itertools.count())
@@ -18,7 +18,7 @@ def make_manager(
     block_size: int = 4,
     *,
     caching: bool = True,
-    observer: Observer = NOBODY,
+    observer: Observer = NO_OBSERVER,
     retention_interval: int | None = None,
     **layout: object,
 ) -> KVCacheManager:
