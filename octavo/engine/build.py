@@ -71,7 +71,7 @@ def _plan_memory(config: EngineConfig, model: Model, backend: Backend) -> tuple[
         max_model_len = max(min(longest, kv_config.max_num_tokens), 1)
     check_fits(kv_config, max_model_len, config.cache.size_setting)
     logger.info(
-        "the KV cache has %d blocks of %d tokens (%.0f MiB): room for %.1f sequences of %d tokens",
+        "the KV cache has %d blocks of %d tokens (%.0f MiB), enough for %.1f sequences of %d tokens",
         kv_config.num_blocks,
         config.cache.block_size,
         kv_config.total_bytes / 2**20,

@@ -16,8 +16,8 @@ from octavo.types.steps import ModelRunnerOutput, PauseState
 
 logger = get_logger(__name__)
 
-# How long a step without tokens waits until the preparations of some request are done. Requests that arrive
-# meanwhile wait too.
+# The longest that a step without tokens waits for a preparation. Requests that arrive meanwhile wait
+# too.
 PREPARATION_WAIT_S = 0.005
 
 

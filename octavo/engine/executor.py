@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor as RunnerThread
+from concurrent.futures import Executor as FuturesExecutor
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ class InprocExecutor:
 
     def __init__(self, runner: Runner, threaded: bool = False) -> None:
         self.runner = runner
-        self._runner_thread: RunnerThread = (
+        self._runner_thread: FuturesExecutor = (
             ThreadPoolExecutor(1, "octavo-worker") if threaded else _CallersThread()
         )
         self._executed: Future[None] = Future()
@@ -60,7 +60,7 @@ class _Sampled:
         return self._begun.result().result()
 
 
-class _CallersThread(RunnerThread):
+class _CallersThread(FuturesExecutor):
     """An executor that calls functions at once, in the calling thread."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -65,10 +65,8 @@ class Statistics(Observer):
         reason = request.finish_reason
         if reason is not None:
             count = self._num_finished.get(reason, 0) + 1
-            self._num_finished = {
-                **self._num_finished,
-                reason: count,
-            }  # earlier stats still refer to the old dict
+            # A new dict, because earlier statistics still refer to the old one.
+            self._num_finished = {**self._num_finished, reason: count}
 
     def step_planned(self, output: SchedulerOutput) -> None:
         for request_id, num_left in list(self._prompts.items()):

@@ -69,9 +69,8 @@ class Publisher:
         """Publish the journal's last steps and end the thread."""
         self._closing = True
         self.wake()
-        if (
-            threading.current_thread() is not self._thread
-        ):  # the garbage collector may call this in any thread
+        # The garbage collector may call this in any thread.
+        if threading.current_thread() is not self._thread:
             self._thread.join()
         self._wake_sender.close()
 

@@ -1,4 +1,4 @@
-"""`RequestTable`: every request that has not ended, and its state: waiting, running, preempted, ended.
+"""`RequestTable`: every request that has not ended: being prepared, waiting, paused, running or preempted.
 
 The scheduler owns the table. It decides which requests run in a step, and how many tokens of each.
 """
@@ -168,9 +168,8 @@ class RequestTable:
         rejection = None
         if isinstance(error, RequestError):
             request.stop_reason = str(error)
-            if (
-                self.sessions.find(request.request_id) is None
-            ):  # a session goes on after a rejection, but must end here
+            # A session goes on after a rejection, but must end here.
+            if self.sessions.find(request.request_id) is None:
                 rejection = Rejection(str(error), error.param)
         ended = EngineCoreOutput(request.request_id, [], FinishReason.ERROR, request.stop_reason)
         self.outputs.append(msgspec.structs.replace(ended, rejection=rejection))
@@ -286,7 +285,7 @@ class RequestTable:
         self.observer.request_finished(request)
 
     def _release(self, request: Request) -> None:
-        """Release the row and the blocks. Computed blocks stay in the prefix cache, except after an error."""
+        """Release the row and the blocks. Computed blocks are published, except after an error."""
         failed = request.status is RequestStatus.FINISHED_ERROR
         self.kv_cache.free(request, 0 if failed else request.num_good_tokens)
         for constraint in self._constraints:
@@ -309,12 +308,12 @@ class RequestTable:
         self.observer.request_admitted(request, num_cached_tokens)
 
     def preempt(self, victim: Request) -> None:
-        """Release the row and the blocks of `victim`, the least urgent running request.
+        """Release the row and the blocks of `victim`, the last of `running`.
 
         It waits again. After its next admission it computes again what is no longer cached.
         """
         last = self.running.pop()
-        assert last is victim, "a victim is always the least urgent"
+        assert last is victim, "a victim is always the last of the running requests"
         self._release(victim)
         victim.status = RequestStatus.PREEMPTED
         victim.spec_token_ids = []

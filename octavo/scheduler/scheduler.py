@@ -220,9 +220,8 @@ class Scheduler:
                 continue  # the request ended or restarted while the step ran
             request = share.request
             output = take_in(share, result)
-            if (
-                request.row >= 0 and request.status is not RequestStatus.FINISHED_ERROR
-            ):  # after an error the KV may be wrong too
+            # After an error the KV may be wrong too.
+            if request.row >= 0 and request.status is not RequestStatus.FINISHED_ERROR:
                 self.kv_cache.cache_blocks(request, request.num_good_tokens)
             if output is None:
                 continue
@@ -248,7 +247,8 @@ class Scheduler:
 
     def fail_step(self, step: PlannedStep, reason: str) -> None:
         """End the requests of a failed step with an error. The step could not be run, or its results could
-        not be taken in. Requests that had ended before stay as they are, and other requests go on.
+        not be taken in. Requests that had ended before stay as they are. Requests that rely on blocks
+        which the step never wrote begin again, and all other requests go on.
         """
         ids = [share.request.request_id for share in step.shares if not share.is_void]
         readers = self.kv_cache.fail_steps()
