@@ -1,4 +1,4 @@
-"""The outputs of the core, which go to the front end, and those of the front end, which go to the user."""
+"""The outputs that the core sends to the front end, and the outputs that the front end gives to the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.types.sampling import TokenLogprobs
 
 
 class FinishReason(enum.Enum):
-    """Why a request ended, in the words of the OpenAI API where it has one."""
+    """Why a request ended. Values are those of the OpenAI API where it has one for the reason."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -30,11 +30,11 @@ class Rejection(msgspec.Struct, frozen=True):
     """Why a request cannot run. The front end raises it as a RequestError."""
 
     message: str
-    param: str | None = None  # the field that is wrong, where there is one
+    param: str | None = None  # the wrong field, if there is one
 
 
 class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is new about one request after a step, or that it was rejected."""
+    """The new tokens and results of one request after a step, or its rejection."""
 
     request_id: str
     new_token_ids: list[int]
@@ -42,15 +42,15 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: int | str | None = None  # the token id that ended it; for errors, what happened
     new_logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
-    results: dict[str, Any] | None = None  # by feature: what its worker half found, plain data
+    results: dict[str, Any] | None = None  # by feature: results of its worker half, plain data
     rejection: Rejection | None = None  # only with FinishReason.ERROR: the request never ran
 
 
 class PrefixCacheStats(msgspec.Struct, frozen=True):
-    """Counts of prompt tokens that were looked up in the prefix cache, and found, since the start.
+    """Counts of tokens that were looked up in the prefix cache (queries) and found (hits), since the start.
 
-    A request counts once, when it is first admitted. Its look-ups after a preemption are counted apart: they
-    find its own blocks, which says nothing about the use of the cache.
+    A request counts once, when it is first admitted. Look-ups after a preemption have counts of their own:
+    they find blocks of the same request, which says nothing about the use of the cache.
     """
 
     requests: int = 0
@@ -71,7 +71,7 @@ class SchedulerStats(msgspec.Struct, frozen=True):
     num_waiting_reqs: int
     kv_cache_usage: float  # share of the blocks held by requests, 0 to 1
     prefix_cache: PrefixCacheStats = PrefixCacheStats()
-    num_computed_prompt_tokens: int = 0  # without those from the prefix cache, and without recomputation
+    num_computed_prompt_tokens: int = 0  # not from the prefix cache; recomputed tokens count once
     num_generation_tokens: int = 0
     num_preemptions: int = 0
     # Requests that have ended (each turn of a session counts). A stop string counts as STOP.
@@ -104,15 +104,15 @@ class EngineCoreOutputs(msgspec.Struct):
     outputs: list[EngineCoreOutput]
     scheduler_stats: SchedulerStats | None = None
     events: dict[str, list[EngineCoreEvent]] = {}  # since the last step, by request
-    timestamp: float | None = None  # of the step's end, by the clock of the events
+    timestamp: float | None = None  # end of the step, by the clock of the events
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a front end must know about its engine to check requests."""
+    """The facts about an engine that a front end needs to check requests."""
 
     model_name: str
-    vocab_size: int  # ids a prompt may hold: 0 to vocab_size - 1
-    max_model_len: int  # most tokens of a sequence, prompt and output together
+    vocab_size: int  # token ids in a prompt are 0 to vocab_size - 1
+    max_model_len: int  # most tokens of a request, prompt and output together
     max_logprobs: int  # most logprobs a request may ask for; -1 = no limit
     scheduling_policy: str
     features: frozenset[str]  # optional features that are built in
@@ -132,12 +132,12 @@ PositionLogprobs = Mapping[int, Logprob]  # token id → its logprob: the chosen
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One answer to a prompt (there are n of them)."""
+    """One of the n answers to a prompt."""
 
     index: int
     text: str
     token_ids: list[int]
-    cumulative_logprob: float | None = None  # sum over the chosen tokens, where logprobs were asked for
+    cumulative_logprob: float | None = None  # sum over the chosen tokens, if logprobs were asked for
     logprobs: list[PositionLogprobs] | None = None  # parallel to token_ids
     finish_reason: str | None = None  # a FinishReason's value; None while it is running
     stop_reason: int | str | None = None  # the stop string or token id; for errors, what happened
@@ -147,7 +147,9 @@ class CompletionOutput:
         return self.finish_reason is not None
 
 
-class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every output, and a dataclass is slower
+class RequestMetrics(
+    msgspec.Struct, frozen=True
+):  # a struct, since every output has one and a dataclass is slower to make
     """The times of events in the life of a request, in seconds since the epoch; None = not yet.
 
     All times but the arrival come from a monotonic clock, so their differences are exact. For a request with
@@ -155,13 +157,13 @@ class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every outp
     """
 
     arrival_time: float
-    queued_time: float | None = None  # the core has it
-    scheduled_time: float | None = None  # it runs
+    queued_time: float | None = None  # accepted by the core
+    scheduled_time: float | None = None  # first admitted
     first_token_time: float | None = None
     last_token_time: float | None = None
     finished_time: float | None = None
     num_preemptions: int = 0
-    mean_inter_token_time: float | None = None  # seconds from one token of an answer to its next
+    mean_inter_token_time: float | None = None  # seconds between consecutive tokens of an answer
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -170,12 +172,12 @@ class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every outp
 
     @property
     def queue_time(self) -> float | None:
-        """Seconds that the request waited before it first ran."""
+        """Seconds from the acceptance of the request by the core to its first admission."""
         return _seconds_between(self.queued_time, self.scheduled_time)
 
     @property
     def prefill_time(self) -> float | None:
-        """Seconds from when it first ran to the first token."""
+        """Seconds from the first admission to the first token."""
         return _seconds_between(self.scheduled_time, self.first_token_time)
 
     @property
@@ -198,10 +200,10 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
-    num_cached_tokens: int = 0  # prompt tokens (a session's: with what was before) from the prefix cache
-    seed: int | None = None  # the seed the sampling used (drawn at random where none was given)
-    # By feature: what the request asked of it. A field of `SamplingParams` that a feature serves is also an
-    # attribute here, and stands for the feature's result; None = there is none.
+    num_cached_tokens: int = 0  # prompt tokens from the prefix cache; in a session, of earlier turns too
+    seed: int | None = None  # the seed of the sampling; drawn at random if none was given
+    # By feature: its result. The field of `SamplingParams` that asks for it is also an attribute here, with
+    # the same result; None = there is none.
     results: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
