@@ -84,7 +84,7 @@ class Observer:
         """A running request has lost its row and blocks, and waits again."""
 
     def request_finished(self, request: ObservedRequest) -> None:
-        """A request, or a turn of a session, has ended. The reason is `request.finish_reason`."""
+        """A request, or a turn of a session, has ended, for any reason."""
 
     def step_planned(self, output: SchedulerOutput) -> None:
         """A step has been planned and is about to run."""
@@ -93,8 +93,7 @@ class Observer:
         """The results of a step have been processed, or the step has failed. `outputs` goes to the front end
         next.
 
-        `output` is the plan of the step. It is None if there are outputs but no step, for example because
-        planning failed.
+        `output` is the plan of the step. It is None if there is no step, because planning failed.
         """
 
     def block_stored(self, stored: StoredBlock) -> None:
