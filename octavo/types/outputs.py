@@ -71,7 +71,7 @@ class SchedulerStats(msgspec.Struct, frozen=True):
     num_waiting_reqs: int
     kv_cache_usage: float  # share of the blocks held by requests, 0 to 1
     prefix_cache: PrefixCacheStats = PrefixCacheStats()
-    num_computed_prompt_tokens: int = 0  # not from the prefix cache; recomputed tokens count once
+    num_computed_prompt_tokens: int = 0  # not those from the prefix cache, nor recomputation
     num_generation_tokens: int = 0
     num_preemptions: int = 0
     # Requests that have ended (each turn of a session counts). A stop string counts as STOP.
