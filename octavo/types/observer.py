@@ -93,7 +93,8 @@ class Observer:
         """The results of a step have been processed, or the step has failed. `outputs` goes to the front end
         next.
 
-        `output` is the plan of the step. It is None if there is no step, because planning failed.
+        `output` is the plan of the step. It is None if no step ran, for example because
+        planning failed.
         """
 
     def block_stored(self, stored: StoredBlock) -> None:
