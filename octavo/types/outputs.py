@@ -147,9 +147,8 @@ class CompletionOutput:
         return self.finish_reason is not None
 
 
-class RequestMetrics(
-    msgspec.Struct, frozen=True
-):  # a struct, since every output has one and a dataclass is slower to make
+# A Struct, because one is made for every output, and a dataclass takes longer to make.
+class RequestMetrics(msgspec.Struct, frozen=True):
     """The times of events in the life of a request, in seconds since the epoch; None = not yet.
 
     All times but the arrival come from a monotonic clock, so their differences are exact. For a request with
