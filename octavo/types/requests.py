@@ -12,22 +12,22 @@ DEFAULT_TENANT = ""
 
 
 class MediaSpan(msgspec.Struct, frozen=True):
-    """Where in a prompt the tokens of one image, sound or video lie."""
+    """The position of the tokens of one image, sound or video in a prompt."""
 
-    identifier: str  # equal for equal content, and only for it
-    offset: int  # of its first token in the prompt
+    identifier: str  # equal exactly if the content is equal
+    offset: int  # position of the first token in the prompt
     num_tokens: int
 
     def moved(self, distance: int) -> MediaSpan:
-        """The same span where `distance` more tokens precede it."""
+        """Return this span with `distance` more tokens before it."""
         return MediaSpan(self.identifier, self.offset + distance, self.num_tokens)
 
 
 class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request, checked and in token ids, on its way from the front end to the core.
+    """One checked request, as the front end sends it to the core. Its prompt is token ids.
 
-    With a `session_id` it is a turn of a session: its prompt is appended to what the turns before have left.
-    It waits until they have ended.
+    A request with a `session_id` is a turn of that session. It waits until the earlier turns have ended, and
+    its prompt is appended to the tokens that they have left.
     """
 
     request_id: str  # unique within the engine
@@ -36,14 +36,17 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     eos_token_ids: frozenset[int] = frozenset()  # end generation, unless sampling_params.ignore_eos
     arrival_time: float  # time.time() when the front end received it
     priority: int = 0  # lower is more urgent; only under the priority policy
-    tenant: str = DEFAULT_TENANT  # the account it runs on; requests of one tenant share under the fair policy
-    deadline_s: float | None = None  # it must be finished within so many seconds of its arrival in the core
+    tenant: str = DEFAULT_TENANT  # the account it runs for; the fair policy divides steps among tenants
+    deadline_s: float | None = None  # seconds from arrival in the core until it must be complete
     session_id: str | None = None  # unique within the engine among sessions that have not ended
-    continues_session: bool = False  # every turn but the first: rejected if the session no longer exists
-    # It was sent before the end of an earlier turn was known: rejected if the turn before it was.
+    continues_session: bool = False  # true for every turn but the first; rejected if the session is gone
+    # True if it was sent before the end of an earlier turn was known. It is then rejected if the turn before
+    # it was rejected.
     follows_unfinished: bool = False
     cache_salt: str | None = None  # only requests with the same salt share cached blocks
-    adapter: str | None = None  # name and path of a LoRA adapter: only requests of one adapter share blocks
+    adapter: str | None = (
+        None  # name and path of a LoRA adapter; only requests with the same one share blocks
+    )
     media: tuple[MediaSpan, ...] = ()  # the parts of the prompt that are not text
-    feature_data: dict[str, Any] = {}  # by feature: what its front-end half prepared, plain data
-    num_encoder_tokens: int = 0  # that cross attention keeps, for models with an encoder
+    feature_data: dict[str, Any] = {}  # by feature: data from its front-end half, plain data
+    num_encoder_tokens: int = 0  # encoder tokens whose KV cross attention keeps
