@@ -26,7 +26,7 @@ class RequestOptions(CheckedStruct, frozen=True, kw_only=True):
     ] = None
 
     def check_against(self, scheduling_policy: str) -> None:
-        """Raise RequestError for an option that has no effect under this policy."""
+        """Raise RequestError for a `priority` under any policy but the priority policy."""
         if self.priority and scheduling_policy != "priority":
             raise RequestError(
                 f"priority is {self.priority}; under the {scheduling_policy} policy it must be 0 "
