@@ -1,4 +1,4 @@
-"""`SamplingRows`: how each row samples, as arrays, so that a step gathers it without a look at requests."""
+"""`SamplingRows`: sampling parameters as arrays by row, so that a step needs no loop over requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from octavo.types.sampling import NO_LOGPROBS, SamplingMetadata
 
 
 class SamplingRows:
-    """Sampling parameters by row, overwritten when a request takes the row."""
+    """Sampling parameters by row. A row is overwritten when a request is admitted to it."""
 
     def __init__(self, num_rows: int, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -21,7 +21,7 @@ class SamplingRows:
         self.num_logprobs = np.full(num_rows, NO_LOGPROBS, np.int32)
 
     def set_row(self, row: int, params: SamplingParams) -> None:
-        """`row` samples by `params`, whose seed the front end has chosen where the user did not."""
+        """Store `params` for `row`. They must have a seed: the front end draws one if the user gave none."""
         assert params.seed is not None, "a request reached the worker without a seed"
         self.temperature[row] = 0 if params.greedy else params.temperature
         self.top_k[row] = max(params.top_k, 0)
@@ -34,7 +34,7 @@ class SamplingRows:
             self.num_logprobs[row] = self.vocab_size if params.logprobs < 0 else params.logprobs
 
     def get_metadata(self, rows: np.ndarray, positions: np.ndarray) -> SamplingMetadata:
-        """For `rows` [L], each about to sample the token at its position [L]."""
+        """Return the parameters of `rows` [L]. Each row samples the token at its position [L]."""
         return SamplingMetadata(
             temperature=self.temperature[rows],
             top_k=self.top_k[rows],
