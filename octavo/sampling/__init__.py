@@ -1,1 +1,1 @@
-"""From logits to tokens: the order of the steps, and each step. Knows no model and no request."""
+"""Sampling of tokens from logits. Depends on no model and no request."""
