@@ -1,7 +1,7 @@
-"""The borders between core, executor and worker, and the worker's and the front end's halves of a feature.
+"""The interfaces between core, executor and worker, and of a feature's worker half and front-end half.
 
-The core's half, `Constraint`, is in `octavo.scheduler.constraint`: it speaks of `Request`, which only the
-core knows.
+The core half of a feature, `Constraint`, is in `octavo.scheduler.constraint`, because its methods take a
+`Request`, which only the core has.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ class Pending(Protocol[Result]):
     """A result that is being computed."""
 
     def result(self) -> Result:
-        """Wait for the result and return it. Raises what went wrong."""
+        """Wait for the result and return it. Raises the error of the computation, if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Value]):
-    """A result that is there already. Implements `Pending`."""
+    """A result that is available at once. Implements `Pending`."""
 
     value: Value
 
     def result(self) -> Value:
-        """The result."""
+        """Return the result."""
         return self.value
 
 
 class Executor(Protocol):
-    """Runs steps on one worker or many, in the order in which they come.
+    """Runs steps on one worker or many, in the order of the calls.
 
-    The core calls the two halves of a step in turn, and may call those of the next step before the first has
-    run. Neither call raises what goes wrong in the step: `result` does.
+    For each step the core calls `execute_model` and then `sample_tokens`. It may make these calls for the
+    next step before this step has run. Neither call raises the errors of a step: `result` raises them.
     """
 
     def execute_model(self, output: SchedulerOutput) -> None:
@@ -52,45 +52,44 @@ class Executor(Protocol):
         """Sample from the logits of the step that `execute_model` began."""
 
     def close(self) -> None:
-        """Let the steps that have begun end, and release threads. May be called again."""
+        """Wait for the steps that have begun, and release threads. May be called again."""
 
 
 class Extension:
-    """A feature's worker half. It acts at five fixed points of a step and keeps its own state by row.
+    """A feature's worker half: hooks at five fixed points of a step, and the feature's state by row.
 
-    Override the points that the feature needs. With steps in flight, the results of a step have been taken in
-    (`after_sample`) when the next step comes to `before_sample`, but perhaps not yet at `before_forward`.
+    Override the hooks that the feature needs. With several steps in flight, `after_sample` of a step runs
+    before `before_sample` of the next, but possibly after `before_forward` of the next.
     """
 
     def admit(self, request: NewRequestData) -> None:
-        """A request takes `request.row`: forget what was kept for that row."""
+        """`request` is admitted to `request.row`. Replace the state of that row."""
 
     def before_forward(self, output: SchedulerOutput, batch: Batch) -> None:
-        """The step's input is laid out and nothing has run: give the model inputs, in `batch.inputs`."""
+        """The batch is built, and the model has not run. Put inputs for the model into `batch.inputs`."""
 
     def after_forward(self, batch: Batch, hidden: Any) -> None:
-        """`hidden` is the backend's handle on the hidden states [T, hidden], valid in this step."""
+        """The model has run.
+
+        `hidden` is the backend's handle on the hidden states [T, hidden]. It is valid in this step only.
+        """
 
     def before_sample(self, batch: Batch, adjustments: LogitsAdjustments) -> None:
-        """Restrict and bias what may be sampled from each row of logits."""
+        """Restrict, bias or penalize the tokens that may be sampled from each row of logits."""
 
     def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
-        """Tokens are sampled: take them into the feature's state, and put its results into `output`."""
+        """Tokens are sampled. Update the feature's state, and put the feature's results into `output`."""
 
 
 class RequestHandler:
-    """A feature's front-end half: checks what a request asks of the feature, and translates to and fro.
-
-    Override what the feature needs.
-    """
+    """A feature's front-end half: checks requests and converts results. Override the methods it needs."""
 
     def prepare(self, params: SamplingParams, prompt_token_ids: Sequence[int]) -> Any:
-        """Check a request. Returns plain data for the feature's other halves (`feature_data`); None =
-        nothing.
+        """Check a request. Return plain data for the feature's other halves (`feature_data`), or None.
 
         Raises RequestError, naming the field.
         """
 
     def make_result(self, result: Any, params: SamplingParams) -> Any:
-        """The user's form of what the worker half sent (`ModelRunnerOutput.add_result`) for a request."""
+        """Convert a result of the worker half (`ModelRunnerOutput.add_result`) to the form that users get."""
         return result
