@@ -1,16 +1,16 @@
-"""What the sampler is told about each row of logits, and what it answers."""
+"""The input of the sampler besides the logits, and its output."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
 
-NO_LOGPROBS = -1  # in SamplingMetadata.num_logprobs: this row wants none
-INVALID_TOKEN_ID = -1  # sampled where the logits were not numbers: the request ends with an error
+NO_LOGPROBS = -1  # in SamplingMetadata.num_logprobs: report none for this row
+INVALID_TOKEN_ID = -1  # sampled from unusable logits (NaN, +inf, all -inf); ends the request with an error
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities at one position: of the token chosen (or given), then of the most likely."""
+    """Log-probabilities at one position: of the chosen (or given) token, then of the most likely tokens."""
 
     token_ids: list[int]  # [1 + k]
     logprobs: list[float]  # [1 + k], natural logarithm
@@ -18,27 +18,27 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenLists(msgspec.Struct, frozen=True, eq=False):
-    """A list of tokens for each of L rows: that of row r is token_ids[offsets[r] : offsets[r + 1]]."""
+    """A list of tokens for each of L rows. The list of row r is token_ids[offsets[r] : offsets[r + 1]]."""
 
     offsets: np.ndarray  # [L + 1] int64, from 0 to len(token_ids), never falling
     token_ids: np.ndarray  # [n] int32, each an id of the vocabulary
 
 
 class LogitBias(msgspec.Struct, frozen=True, eq=False):
-    """What is added to the logits of some tokens of each row."""
+    """Values that are added to the logits of some tokens of each row."""
 
-    tokens: TokenLists  # a token listed twice is added to twice
+    tokens: TokenLists  # a token that is listed twice gets both values
     values: np.ndarray  # [n] float32, of tokens.token_ids
 
 
 class Penalties(msgspec.Struct, frozen=True, eq=False):
-    """How much less likely each of L rows of logits makes the tokens that its request has seen.
+    """Penalties for the tokens that requests have seen, for each of L rows of logits.
 
-    What a request has seen is kept in one row of tables that outlive the step: R rows, each with at most C
-    distinct tokens, and V' token ids. The sampler only reads them.
+    The tokens that a request has seen are kept in one row of tables that outlive the step. The tables have R
+    rows, at most C distinct tokens in each, and V' token ids. The sampler only reads them.
     """
 
-    # [L] float32, > 0: positive logits of tokens in prompt or output are divided by it, others multiplied.
+    # [L] float32, > 0: positive logits of seen tokens are divided by it, others multiplied.
     repetition: np.ndarray
     frequency: np.ndarray  # [L] float32: subtracted from a logit for each time the token is in the output
     presence: np.ndarray  # [L] float32: subtracted once from the logits of tokens in the output
@@ -51,7 +51,8 @@ class Penalties(msgspec.Struct, frozen=True, eq=False):
 class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
     """How each of the step's L rows of logits is to be sampled. Arrays are [L], in the rows' order.
 
-    The last three change the logits of any row, greedy ones too; None where no row of the step asks for it.
+    `allowed`, `bias` and `penalties` change the logits of any row, also of greedy rows. Each is None if no
+    row of the step asks for it.
     """
 
     temperature: np.ndarray  # float32; 0 = greedy
@@ -75,8 +76,8 @@ class SamplingMetadata(msgspec.Struct, frozen=True, eq=False):
 class SamplerOutput(msgspec.Struct, frozen=True, eq=False):
     """What was sampled from L rows of logits, which belong to S requests (`Batch.logits_start_loc`)."""
 
-    sampled_token_ids: np.ndarray  # [L] int64; INVALID_TOKEN_ID where the row held no usable number
-    logprobs: list[TokenLogprobs | None]  # [L]; None for rows that wanted none
-    # [S] int64: how many of its rows each request gains a token from: the first, and one more for each draft
-    # that was sampled. None = every request has one row.
+    sampled_token_ids: np.ndarray  # [L] int64; INVALID_TOKEN_ID for a row of unusable logits
+    logprobs: list[TokenLogprobs | None]  # [L]; None for rows that ask for none
+    # [S] int64: tokens that each request gains: one, and one more for each accepted draft. None = every
+    # request has one row.
     num_gained: np.ndarray | None = None
