@@ -15,7 +15,7 @@ from octavo.types.steps import ModelRunnerOutput, NewRequestData
 
 
 class LogitsControl:
-    """What one request says of its logits. Mutable: it follows the request's output."""
+    """The changes that one request asks for in its logits. Mutable: they depend on the request's output."""
 
     def __init__(self, request: NewRequestData, vocab_size: int) -> None:
         params = request.sampling_params
@@ -38,13 +38,13 @@ class LogitsControl:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the request says anything of its logits."""
+        """Whether the request asks for any change."""
         return bool(
             self._bad_words or self._min_tokens or self._bias is not None or self._allowed is not None
         )
 
     def add_output(self, token_ids: Sequence[int]) -> None:
-        """Take in what was generated."""
+        """Add generated tokens to the output."""
         self._num_output_tokens += len(token_ids)
         if self._reach:
             self._tail = [*self._tail, *token_ids][-self._reach :]
