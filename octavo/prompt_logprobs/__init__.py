@@ -1,8 +1,8 @@
 """Log-probabilities of prompt tokens (`SamplingParams.prompt_logprobs`).
 
-The worker half gathers them from the hidden states of the prompt; the front-end half limits how many a
-request may ask for and gives them text. A request that wants them does not read the prefix cache, which
-`SamplingParams.reads_prefix_cache` says.
+The worker half gathers them from the hidden states of the prompt. The front-end half limits their number and
+adds the text of the tokens. A request with prompt logprobs does not read the prefix cache: see
+`SamplingParams.reads_prefix_cache`.
 """
 
 from __future__ import annotations
