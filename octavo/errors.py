@@ -1,7 +1,7 @@
-"""The exceptions Octavo raises on purpose.
+"""The exceptions that Octavo raises on purpose.
 
-One family under `OctavoError`; each member also inherits the builtin a Python user would expect, so that an
-idiomatic `except ValueError` works. A message says what was given, what is allowed and what to do about it.
+Each is a subclass of `OctavoError` and of the builtin exception that Python users expect, so that `except
+ValueError` works. A message says what was given, what is allowed and what to do about it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class OctavoError(Exception):
 
 
 class ConfigError(OctavoError, ValueError):
-    """An engine setting, or a combination of settings, that cannot work. Raised at the start."""
+    """A setting, or a combination of settings, that cannot work. Raised at start-up."""
 
 
 class RequestError(OctavoError, ValueError):
-    """A request that is wrong in itself (HTTP 400). `param` names the offending field, where there is one."""
+    """An invalid request (HTTP 400). `param` names the wrong field, if there is one."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class RequestError(OctavoError, ValueError):
 
 
 class UnsupportedError(OctavoError, NotImplementedError):
-    """Something well formed that this build, backend or model does not offer. The message says what is."""
+    """A valid use that this build, backend or model does not support. The message says what is supported."""
 
 
 class WeightError(OctavoError, ValueError):
@@ -35,30 +35,30 @@ class WeightError(OctavoError, ValueError):
 
 
 class ModelNotFoundError(OctavoError, FileNotFoundError):
-    """A model name or path that leads nowhere. The message lists what could be meant."""
+    """A model name or path that does not exist. The message lists names that may have been meant."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class DownloadError(OctavoError, RuntimeError):
-    """A model that cannot be fetched, for want of network, permission or space. The message says which."""
+    """A model cannot be downloaded. The message says if network, permission or disk space is missing."""
 
 
 class CapacityError(OctavoError, MemoryError):
-    """Memory that is not there. The message names both sizes and the largest setting that fits."""
+    """Not enough memory. The message names both sizes and the largest setting that fits."""
 
 
 class EventsLostError(OctavoError, LookupError):
-    """Events of the KV cache that no replay brings back. The message says what to start again from."""
+    """KV events were lost and cannot be replayed. The message says where to start again."""
 
 
 class EngineDeadError(OctavoError, RuntimeError):
-    """The engine failed in a way it cannot recover from; a new one must be made."""
+    """The engine has failed and cannot recover. A new engine must be made."""
 
 
 def suggest(name: str, known: Collection[str]) -> str:
-    """The end of a message about a `name` that is not among those `known`: which may have been meant."""
+    """Return the end of an error message about an unknown `name`: the `known` names that may be meant."""
     near = [each for each in known if name and each.startswith(name)]
     near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
