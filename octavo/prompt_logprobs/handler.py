@@ -30,7 +30,7 @@ class PromptLogprobsHandler(RequestHandler):
         total = len(prompt_token_ids) * count
         if total > MAX_PROMPT_LOGPROBS:
             raise RequestError(
-                f"prompt_logprobs is {asked}: for a prompt of {len(prompt_token_ids)} tokens that is "
+                f"prompt_logprobs is {asked}: for a prompt of {len(prompt_token_ids)} tokens that makes "
                 f"{total} log-probabilities, and a request may ask for at most {MAX_PROMPT_LOGPROBS}",
                 "prompt_logprobs",
             )
