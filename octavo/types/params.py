@@ -152,14 +152,14 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         float,
         checked(
             number(0, 2),
-            "0 = always the most likely token; 1 = the model's own probabilities; higher = more random",
+            "0 = the most likely token; 1 = the model's probabilities; higher = more random",
         ),
     ] = 1.0
     top_p: Annotated[
         float,
         checked(
             number(0, 1, above=True),
-            "sample from the fewest most likely tokens that together have this probability; 1 = all",
+            "sample from the most likely tokens that together have this probability; 1 = all",
         ),
     ] = 1.0
     top_k: Annotated[
@@ -169,7 +169,7 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         float,
         checked(
             number(0, 1),
-            "drop tokens less likely than this share of the probability of the most likely token",
+            "drop tokens less likely than this times the most likely token's probability",
         ),
     ] = 0.0
     presence_penalty: Annotated[
@@ -183,7 +183,7 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         float,
         checked(
             number(0, above=True),
-            "makes tokens of the prompt and the answer less likely if above 1, more likely if below; 1 = off",
+            "above 1 = tokens of the prompt and the answer become less likely; 1 = off",
         ),
     ] = 1.0
     logit_bias: Annotated[
