@@ -133,9 +133,9 @@ class RepetitionDetectionParams(CheckedStruct, frozen=True, kw_only=True, omit_d
 class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
     """How a request is sampled, when it ends, and what its outputs hold.
 
-    Creating one raises RequestError, naming the field. None stands for the
-    default of a field, unless the type of the field includes None. Values are stored in one form: a list as a
-    tuple, a number as a plain int or float, and -1 for "off" or "none" as 0 or None.
+    Creating one raises RequestError, naming the field. None stands for the default of a field, unless the
+    type of the field includes None. Values are stored in one form: a list as a tuple, a number as a plain int
+    or float, and -1 for "off" or "none" as 0 or None.
     """
 
     # The number of answers, and their randomness.
@@ -243,7 +243,7 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
     )
     spaces_between_special_tokens: Annotated[bool, checked(flag, "for compatibility; has no effect")] = True
     include_stop_str_in_output: Annotated[
-        bool, checked(flag, "keep the stop string at the end of the answer")
+        bool, checked(flag, "keep the stop string or token at the end of the answer")
     ] = False
     output_kind: Annotated[
         RequestOutputKind,
