@@ -44,9 +44,7 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     # it was rejected.
     follows_unfinished: bool = False
     cache_salt: str | None = None  # only requests with the same salt share cached blocks
-    adapter: str | None = (
-        None  # name and path of a LoRA adapter; only requests with the same one share blocks
-    )
+    adapter: str | None = None  # name and path of a LoRA adapter; blocks are shared only within one adapter
     media: tuple[MediaSpan, ...] = ()  # the parts of the prompt that are not text
     feature_data: dict[str, Any] = {}  # by feature: data from its front-end half, plain data
     num_encoder_tokens: int = 0  # encoder tokens whose KV cross attention keeps
