@@ -93,8 +93,7 @@ class Observer:
         """The results of a step have been processed, or the step has failed. `outputs` goes to the front end
         next.
 
-        `output` is the plan of the step. It is None if no step ran, for example because
-        planning failed.
+        `output` is the plan of the step. It is None if no step ran, for example because planning failed.
         """
 
     def block_stored(self, stored: StoredBlock) -> None:
@@ -120,7 +119,7 @@ class Observers(Observer):
         self._observers = list(observers)
 
     def add(self, observer: Observer) -> None:
-        """Add an observer. For one that needs a part of the engine which itself needs these observers."""
+        """Add an observer that can only be made after the parts of the engine that call these observers."""
         self._observers.append(observer)
 
     def request_queued(self, request: ObservedRequest) -> None:
