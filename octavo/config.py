@@ -1,9 +1,9 @@
-"""Every setting of the engine, its default and its meaning; the only place where defaults live.
+"""All settings of the engine, with their defaults and meanings. Defaults are defined only here.
 
-Configuration is frozen and is validated as a whole when an `EngineConfig` is made. Command-line flags are
-made from these fields (`max_num_seqs` becomes `--max-num-seqs`), their types and their `help`: a new setting
-is one new field here and its type in `octavo.settings`. What start-up discovers (the model's shape, the
-number of blocks) is not configuration: see `ModelSpec` and `KVCacheConfig`.
+A configuration is frozen, and is validated as a whole when an `EngineConfig` is made. Command-line flags are
+made from the names, types and `help` of these fields (`max_num_seqs` becomes `--max-num-seqs`). A new setting
+needs a field here and its type in `octavo.settings`. Values that are found at start-up (the model's shape,
+the number of blocks) are not configuration: they are in `ModelSpec` and `KVCacheConfig`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ AUTO: Literal["auto"] = "auto"
 
 KERNEL_BLOCK = 16  # tokens; the native kernels read the KV cache in units of this size
 
-MOST = 2**53  # the limit of settings that have none of their own
+MOST = 2**53  # the upper limit of a setting that names no other
 
-_NUMBERS_BY_NAME = Mapping[str, float]  # the type of a setting
+_NUMBERS_BY_NAME = Mapping[str, float]  # the type of a setting such as `tenant_weights`
 
 _NUMBER = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?)?b?\s*")
 _UNITS = {"": 1} | {
@@ -38,7 +38,7 @@ _UNITS = {"": 1} | {
 
 
 def _setting(default: Any, help: str, least: float = 0, most: float = MOST) -> Any:
-    """A field with the help text of its flag, and the least and the greatest number that it may hold."""
+    """Return a field with the help text of its flag, and the least and greatest number that it may hold."""
     return field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
@@ -120,7 +120,7 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = _setting(True, "compute a long prompt in chunks, over several steps")
     long_prefill_token_threshold: int | None = _setting(
         None,
-        "most prompt tokens of one request in a step while other requests wait for a share of it; 0 = no "
+        "most prompt tokens of one request in a step while other requests wait for tokens in it; 0 = no "
         "limit; default: half of max_num_batched_tokens",
     )
     max_num_partial_prefills: int | None = _setting(
@@ -158,7 +158,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ObservationConfig:
-    """What the engine reports about its work while it runs."""
+    """Statistics and events that the engine reports while it runs."""
 
     log_stats: bool = _setting(
         False, "log throughput, load and cache hits every 10 seconds, at the level info"
@@ -282,7 +282,7 @@ class EngineConfig:
 
 
 class Setting(NamedTuple):
-    """A setting: where it is, which types and values it may have."""
+    """A setting: its section, its types, and the field with its limits."""
 
     section: str  # the field of EngineConfig that holds it; "" for EngineConfig itself
     kinds: tuple[Any, ...]  # its types; a Literal is one of them
@@ -316,7 +316,7 @@ class Setting(NamedTuple):
             return value in get_args(kind)
         if kind == _NUMBERS_BY_NAME:
             return isinstance(value, Mapping) and all(map(self._allows_entry, value.keys(), value.values()))
-        # To Python True is a number and 2 no float; here it is the other way round.
+        # In Python True is an int and 2 is not a float. Here True is no number, and 2 is allowed as a float.
         if type(value) is not kind and not (kind is float and type(value) is int):
             return False
         return (
@@ -361,7 +361,7 @@ def _number(text: str) -> float | str:
 
 
 def _numbers_by_name(text: str) -> dict[str, float | str] | str:
-    """Read `alice=2,bob=0.5` as a mapping. A text that names someone twice is returned as it is."""
+    """Read `alice=2,bob=0.5` as a mapping. A text that holds a name twice is returned as it is."""
     pairs = [pair.rpartition("=") for pair in text.split(",") if pair.strip()]
     numbers = {name.strip(): _number(number) for name, _, number in pairs}
     return numbers if len(numbers) == len(pairs) else text

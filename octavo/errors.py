@@ -1,7 +1,7 @@
 """The exceptions that Octavo raises on purpose.
 
-All derive from `OctavoError`. Each also derives from the builtin that a Python user would expect, so that an
-idiomatic `except ValueError` works. A message says what was given, what is allowed and what to do about it.
+Each is a subclass of `OctavoError` and of the builtin exception that Python users expect, so that `except
+ValueError` works. A message says what was given, what is allowed and what to do about it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class OctavoError(Exception):
 
 
 class ConfigError(OctavoError, ValueError):
-    """An engine setting, or a combination of settings, is not valid. Raised at start-up."""
+    """A setting, or a combination of settings, that cannot work. Raised at start-up."""
 
 
 class RequestError(OctavoError, ValueError):
-    """A request is not valid (HTTP 400). `param` is the name of the wrong field, if it is a single field."""
+    """An invalid request (HTTP 400). `param` names the wrong field, if there is one."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -27,38 +27,38 @@ class RequestError(OctavoError, ValueError):
 
 
 class UnsupportedError(OctavoError, NotImplementedError):
-    """A valid input needs something that is not supported. The message says what is supported."""
+    """A valid use that this build, backend or model does not support. The message says what is supported."""
 
 
 class WeightError(OctavoError, ValueError):
-    """A model file is damaged, inconsistent or unknown. The message names file and key or tensor."""
+    """A model file that is damaged, inconsistent or unknown. The message names file and key or tensor."""
 
 
 class ModelNotFoundError(OctavoError, FileNotFoundError):
-    """There is no model of this name or path. The message lists what could be meant."""
+    """A model name or path that does not exist. The message lists names that may have been meant."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class DownloadError(OctavoError, RuntimeError):
-    """A model cannot be downloaded: network, permission or disk space is missing. The message says which."""
+    """A model cannot be downloaded. The message says if network, permission or disk space is missing."""
 
 
 class CapacityError(OctavoError, MemoryError):
-    """There is not enough memory. The message says what to change."""
+    """Not enough memory. The message names both sizes and the largest setting that fits."""
 
 
 class EventsLostError(OctavoError, LookupError):
-    """KV events were lost and cannot be replayed. The message says how to begin again."""
+    """KV events were lost and cannot be replayed. The message says where to start again."""
 
 
 class EngineDeadError(OctavoError, RuntimeError):
-    """The engine failed and cannot recover. Make a new one."""
+    """The engine has failed and cannot recover. A new engine must be made."""
 
 
 def suggest(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown `name`: the `known` names that resemble it, or all."""
+    """Return the end of an error message about an unknown `name`: the `known` names that may be meant."""
     near = [each for each in known if name and each.startswith(name)]
     near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"

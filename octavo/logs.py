@@ -22,7 +22,7 @@ _LEVELS = {
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of the module whose `__name__` is `name`."""
+    """Return the logger of the module whose `__name__` is `name`."""
     return logging.getLogger(name)
 
 
@@ -41,7 +41,7 @@ def set_up_logging(default_level: str = "warning") -> None:
         ours = _StandardError(_LEVELS[level])
         logger.addHandler(ours)
     elif logger.level != ours.shown_level:
-        return  # the program has set another level since then
+        return  # the program has set another level since
     ours.shown_level = min(ours.shown_level, _LEVELS[level])
     logger.setLevel(ours.shown_level)
 
@@ -68,7 +68,7 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """The file that the next line is written to."""
+        """The current `sys.stderr`, to which the next line is written."""
         return sys.stderr
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -1,7 +1,7 @@
 """`Settings`: the types of the settings that `LLM(...)` takes by name, for editors and type checkers.
 
 Defaults, meanings and limits are in `octavo.config`. A test keeps the names and types equal to those there.
-Numbers may also be texts, whole numbers with a unit: "2GiB", "32k".
+A number may also be a text, and a whole number may have a unit: "2GiB", "32k".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal, TypedDict
 
 
 class Settings(TypedDict, total=False):
-    """Every setting of the engine but the model."""
+    """Every setting of the engine except `model`."""
 
     revision: str | None
     tokenizer: str | None

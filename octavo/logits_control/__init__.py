@@ -1,7 +1,6 @@
-"""Control of a request's logits: `logit_bias`, `allowed_token_ids`, `bad_words` and `min_tokens` of
-`SamplingParams`.
+"""Control of logits by a request: `logit_bias`, `allowed_token_ids`, `bad_words` and `min_tokens`.
 
-The front-end half turns words into token ids; the worker half restricts and biases the rows of logits.
+The front-end half turns words into token ids. The worker half restricts and biases the rows of logits.
 """
 
 from __future__ import annotations

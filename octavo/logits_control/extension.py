@@ -1,4 +1,4 @@
-"""The worker half: restricts and biases rows of logits, as their requests specify."""
+"""The worker half: restricts and biases the rows of logits whose requests ask for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from octavo.types.steps import ModelRunnerOutput, NewRequestData
 
 
 class LogitsControl:
-    """How to adjust the logits of one request. Mutable: it depends on the request's output so far."""
+    """The changes that one request asks for in its logits. Mutable: they depend on the request's output."""
 
     def __init__(self, request: NewRequestData, vocab_size: int) -> None:
         params = request.sampling_params
@@ -29,7 +29,7 @@ class LogitsControl:
             self._bias = np.array(ids, np.int32), np.array(values, np.float32)
         self._end_token_ids: list[int] = data.get("end_token_ids", [])
         self._bad_words: list[list[int]] = data.get("bad_words", [])
-        # Whether a word of several tokens is complete depends on the last tokens of the output.
+        # Words of several tokens depend on the last tokens of the output.
         self._reach = max(map(len, self._bad_words), default=1) - 1
         self._min_tokens = params.min_tokens
         self._num_output_tokens = 0
@@ -38,13 +38,13 @@ class LogitsControl:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the request needs any adjustment."""
+        """Whether the request asks for any change."""
         return bool(
             self._bad_words or self._min_tokens or self._bias is not None or self._allowed is not None
         )
 
     def add_output(self, token_ids: Sequence[int]) -> None:
-        """Add generated tokens to the output so far."""
+        """Add generated tokens to the output."""
         self._num_output_tokens += len(token_ids)
         if self._reach:
             self._tail = [*self._tail, *token_ids][-self._reach :]

@@ -12,13 +12,15 @@ from octavo.types.protocols import RequestHandler
 
 
 class LogitsControlHandler(RequestHandler):
-    """Sends the worker half the token ids that only the tokenizer knows."""
+    """Prepares the data of the worker half that needs a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def prepare(self, params: SamplingParams, prompt_token_ids: Sequence[int]) -> Any:
-        """`bad_words`: the token sequences that spell them; `end_token_ids`: the tokens that end the text."""
+        """Return a dict with `bad_words`, the token sequences that spell the words, and `end_token_ids`, the
+        tokens that end the text. Each key is absent if the request does not need it; None = no key.
+        """
         data: dict[str, list[Any]] = {}
         if params.bad_words:
             data["bad_words"] = [ids for word in params.bad_words for ids in self._spellings(word)]
@@ -31,7 +33,7 @@ class LogitsControlHandler(RequestHandler):
         return data or None
 
     def _spellings(self, word: str) -> list[list[int]]:
-        """The token ids of a word at the beginning of a text, and after a space."""
+        """Return the token ids of a word at the beginning of a text, and after a space."""
         spellings = [
             self._tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word.lstrip()}")
         ]

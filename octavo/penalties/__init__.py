@@ -1,5 +1,6 @@
-"""Penalties for tokens that a request has used: `presence_penalty`, `frequency_penalty` and
-`repetition_penalty` of `SamplingParams`. The feature has only a worker half, which counts tokens by row.
+"""Penalties for tokens of a request: `presence_penalty`, `frequency_penalty` and `repetition_penalty`.
+
+The feature has only a worker half, which counts tokens by row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worker half: counts the tokens of each row whose request has penalties."""
+"""The worker half: counts the tokens of each row whose request asks for penalties."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from octavo.types.steps import ModelRunnerOutput, NewRequestData
 class TokenCounts:
     """The distinct tokens of several rows, and how often each is in the row's output.
 
-    Mutable. The memory that a row uses grows with its distinct tokens. The time to add a token does not
-    depend on their number.
+    The memory that a row takes grows with its distinct tokens. Adding a token takes constant time.
     """
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int) -> None:
-        # The system zeroes pages on first use, so memory follows use.
-        self.seen = np.zeros(
-            (num_rows, min(max_model_len, vocab_size)), np.int32
-        )  # in the order of first use
+        # The system zeroes a page on first touch, so only the parts in use take memory.
+        # `seen` is in the order of first use.
+        self.seen = np.zeros((num_rows, min(max_model_len, vocab_size)), np.int32)
         self.num_seen = np.zeros(num_rows, np.int64)
         self.counts = np.zeros((num_rows, vocab_size), np.int32)  # 0 = not seen; 1 + times in the output
 
@@ -34,14 +32,14 @@ class TokenCounts:
         self.num_seen[row] = 0
 
     def add_prompt(self, row: int, token_ids: Sequence[int]) -> None:
-        """Add the tokens of a prompt to an empty row. They count as seen, but not as output."""
+        """Add the tokens of a prompt to a cleared row: they are seen, but not in the output."""
         distinct = np.unique(np.asarray(token_ids, np.int32))
         self.seen[row, : len(distinct)] = distinct
         self.num_seen[row] = len(distinct)
         self.counts[row, distinct] = 1
 
     def add_output(self, row: int, token_ids: Sequence[int]) -> None:
-        """Add tokens of the row's output."""
+        """Add tokens to the row's output."""
         counts = self.counts[row]
         for token_id in token_ids:
             if not counts[token_id]:
@@ -51,7 +49,7 @@ class TokenCounts:
             counts[token_id] += 1
 
     def copy(self, source: int, target: int) -> None:
-        """Copy the tokens and counts of row `source` to row `target`."""
+        """Make row `target` hold what row `source` holds."""
         self.clear(target)
         seen = self.seen[source, : self.num_seen[source]]
         self.seen[target, : len(seen)] = seen
@@ -60,7 +58,7 @@ class TokenCounts:
 
 
 class PenaltiesExtension(Extension):
-    """Gives the sampler the penalties and token counts of each row."""
+    """Gives each row's penalties and token counts to the sampler."""
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int) -> None:
         self._num_rows = num_rows
@@ -118,8 +116,9 @@ class PenaltiesExtension(Extension):
         return self._tokens
 
     def _count_drafts(self, batch: Batch) -> np.ndarray:
-        """Which row of the counts each row of logits uses: a row of its own for one that follows drafts,
-        which count as output there.
+        """Return the row of the counts for each row of logits.
+
+        A row of logits that follows drafts has counts of its own, in which those drafts count as output.
         """
         counted = batch.logits_rows.copy()
         spare = self._num_rows
@@ -137,7 +136,7 @@ class PenaltiesExtension(Extension):
         return counted
 
     def _reserve(self, num_rows: int) -> None:
-        """Grow the tables to at least `num_rows` rows. Rows past the worker's rows are for drafts."""
+        """Make counts for at least `num_rows` rows. Those past the worker's rows are for drafts."""
         old = self._counts
         if num_rows <= len(old.num_seen):
             return

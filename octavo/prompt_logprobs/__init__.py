@@ -1,8 +1,8 @@
 """Log-probabilities of prompt tokens (`SamplingParams.prompt_logprobs`).
 
-The worker half gathers them from the hidden states of the prompt. The front-end half limits how many a
-request may ask for, and adds the text of their tokens. A request with prompt logprobs does not read the
-prefix cache (`SamplingParams.reads_prefix_cache`).
+The worker half gathers them from the hidden states of the prompt. The front-end half limits their number and
+adds the text of the tokens. A request with prompt logprobs does not read the prefix cache: see
+`SamplingParams.reads_prefix_cache`.
 """
 
 from __future__ import annotations

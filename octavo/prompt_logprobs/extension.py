@@ -1,4 +1,4 @@
-"""The worker half: gathers logprobs from the hidden states of prompt tokens, chunk by chunk."""
+"""The worker half: gathers logprobs from the hidden states of a prompt, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from octavo.types.protocols import Extension
 from octavo.types.sampling import SamplerOutput, TokenLogprobs
 from octavo.types.steps import ModelRunnerOutput, NewRequestData
 
-# Rows of logits made at once: bounds the memory to 64 rows of the vocabulary, however long the chunk.
+# Rows of logits that are computed at once. Bounds their memory, however long the chunk is.
 ROWS_AT_ONCE = 64
 
 
 @dataclass(slots=True)
 class _Prompt:
-    """A prompt whose logprobs are gathered. Mutable."""
+    """A prompt that needs logprobs, and those gathered so far."""
 
     token_ids: np.ndarray  # [num_prompt_tokens] int64
     num_logprobs: int
-    # For tokens 1, 2, …: nothing precedes token 0.
+    # Of tokens 1, 2, …: token 0 has no logprob, since no token precedes it.
     gathered: list[TokenLogprobs] = field(default_factory=list)
 
     @property
@@ -34,7 +34,7 @@ class _Prompt:
 
 
 class PromptLogprobsExtension(Extension):
-    """Gathers each prompt's logprobs, and outputs all of them with the first generated token."""
+    """Gathers each prompt's logprobs and delivers all of them with the first generated token."""
 
     def __init__(self, backend: Backend, vocab_size: int) -> None:
         self.backend = backend
@@ -42,7 +42,9 @@ class PromptLogprobsExtension(Extension):
         self.prompts: dict[int, _Prompt] = {}  # by row
 
     def admit(self, request: NewRequestData) -> None:
-        """Begin at the start of the prompt. A request that has output already got its prompt logprobs."""
+        """Start at the beginning of the prompt, unless the request has generated tokens before a preemption:
+        its logprobs are then delivered already.
+        """
         self.prompts.pop(request.row, None)
         count = request.sampling_params.prompt_logprobs
         if count is None or len(request.token_ids) > request.num_prompt_tokens:
@@ -52,7 +54,7 @@ class PromptLogprobsExtension(Extension):
         self.prompts[request.row] = _Prompt(token_ids, self.vocab_size if count == ALL_LOGPROBS else count)
 
     def after_forward(self, batch: Batch, hidden: Any) -> None:
-        """Gather logprobs from the chunk of each prompt that was just computed."""
+        """Gather logprobs from the chunk of each such prompt that this step has computed."""
         if not self.prompts:
             return
         for index, row in enumerate(batch.rows.tolist()):
@@ -70,7 +72,7 @@ class PromptLogprobsExtension(Extension):
                 prompt.gathered += self.backend.gather_logprobs(logits, wanted, prompt.num_logprobs)
 
     def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
-        """Output the logprobs with the first generated token."""
+        """Deliver the logprobs with the first generated token."""
         if not self.prompts:
             return
         for index in batch.sampled_index.tolist():

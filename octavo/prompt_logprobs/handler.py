@@ -13,7 +13,7 @@ from octavo.types.params import ALL_LOGPROBS, SamplingParams
 from octavo.types.protocols import RequestHandler
 from octavo.types.sampling import TokenLogprobs
 
-# Most log-probabilities a request may ask for: each takes about 100 bytes until it is delivered.
+# Most log-probabilities of one request. Each takes about 100 bytes until it is delivered.
 MAX_PROMPT_LOGPROBS = 2**22
 
 
@@ -31,7 +31,7 @@ class PromptLogprobsHandler(RequestHandler):
         if total > MAX_PROMPT_LOGPROBS:
             raise RequestError(
                 f"prompt_logprobs is {asked}: for a prompt of {len(prompt_token_ids)} tokens that makes "
-                f"{total} log-probabilities, and a request gets at most {MAX_PROMPT_LOGPROBS}",
+                f"{total} log-probabilities, and a request may ask for at most {MAX_PROMPT_LOGPROBS}",
                 "prompt_logprobs",
             )
         return None
@@ -39,6 +39,6 @@ class PromptLogprobsHandler(RequestHandler):
     def make_result(
         self, result: Sequence[TokenLogprobs], params: SamplingParams
     ) -> list[PositionLogprobs | None]:
-        """One entry for each prompt token; None for the first, which nothing precedes."""
+        """Return one entry for each prompt token. The first is None, since no token precedes it."""
         texts = TokenTexts(self._tokenizer if params.detokenize else None)
         return [None, *map(texts.add, result)]

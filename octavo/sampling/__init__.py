@@ -1,1 +1,1 @@
-"""Samples tokens from logits. Knows no model and no request."""
+"""Sampling of tokens from logits. Depends on no model and no request."""

@@ -1,7 +1,7 @@
-"""Adjusts logits before sampling: masks of allowed tokens, biases, penalties.
+"""Changes to logits before tokens are chosen: masks of allowed tokens, biases, penalties.
 
-Each function works on the logits [L, V] float32 of a whole step, in float32. A logit of -inf stays -inf, so
-the order matters only between bias and penalties: a penalty sees the logit with its bias.
+Each function changes the logits [L, V] float32 of a whole step, in float32. A logit of -inf stays -inf, so
+the order matters only between bias and penalties: penalties apply to the logit with its bias.
 """
 
 from __future__ import annotations

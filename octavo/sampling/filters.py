@@ -1,8 +1,8 @@
-"""Filters that exclude unlikely tokens: min_p, top_k, top_p.
+"""Filters that drop tokens before a draw: min_p, top_k, top_p.
 
-Each filter works on the processed logits of one row [V], where -inf means "not to be chosen", and sets more
-of them to -inf. At least the most likely token always stays. Between equal logits the smaller token id goes
-first.
+Each takes the processed logits of one row [V], where -inf means that a token is dropped, and sets more of
+them to -inf. The most likely token is never dropped. Among equal logits the smaller token id counts as more
+likely.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def most_likely(logits: np.ndarray, count: int) -> np.ndarray:
-    """The ids of the `count` largest of logits [V], largest first, equals by id: [min(count, V)] int64."""
+    """Return the ids of the `count` largest logits [V], largest first, ties by id: [min(count, V)] int64."""
     if count == 0:
         return np.empty(0, np.int64)
     if count >= len(logits):
@@ -25,7 +25,7 @@ def most_likely(logits: np.ndarray, count: int) -> np.ndarray:
 
 
 def apply_min_p(logits: np.ndarray, min_p: float) -> None:
-    """Drop tokens less likely than `min_p` × the likeliest one; 1 = only that one. Mutates logits [V]."""
+    """Drop tokens less likely than `min_p` × the most likely one; 1 = keep only that. Mutates logits [V]."""
     if min_p >= 1:
         apply_top_k(logits, 1)
     else:
@@ -45,8 +45,8 @@ def apply_top_p(logits: np.ndarray, top_p: float) -> None:
     """
     probs = np.exp(logits - logits.max())
     probs /= probs.sum()
-    # All tokens under this bound have less than 1 - top_p together. The set is complete without them, so they
-    # need no sorting. The 2 is a margin for rounding.
+    # All tokens below this bound together have a probability less than 1 - top_p, so top_p is reached without
+    # them, and they need not be sorted. The 2 is a margin for rounding.
     bound = (1 - top_p) / (2 * len(probs))
     candidates = np.flatnonzero(probs >= bound)
     order = candidates[np.argsort(-logits[candidates], kind="stable")]

@@ -1,4 +1,4 @@
-"""Gathers the logprobs that are reported for a sampled token."""
+"""Log-probabilities (or logits) that are reported with a token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from octavo.sampling.filters import most_likely
 from octavo.types.sampling import TokenLogprobs
 
-# logprobs_mode → (whether logits are taken after adjustments, temperature and filters, whether normalized)
+# logprobs_mode → (after adjustments, temperature and filters?, normalized to log-probabilities?)
 LOGPROBS_MODES = {
     "raw_logprobs": (False, True),
     "raw_logits": (False, False),
@@ -17,10 +17,10 @@ LOGPROBS_MODES = {
 
 
 def gather_logprobs(logits: np.ndarray, token_id: int, count: int, *, normalize: bool) -> TokenLogprobs:
-    """Log-probabilities of `token_id` and of the `count` most likely tokens at one position, from logits [V].
+    """Return the log-probabilities of `token_id` and of the `count` most likely tokens, from logits [V].
 
-    Without `normalize`, they are the logits themselves. Tokens with logit -inf cannot be chosen and are not
-    reported, so the result may have fewer than `count` of them.
+    With `normalize` off, return their logits instead. Likely tokens of logit -inf cannot be chosen and are
+    not reported, so the result may have fewer than `count` of them.
     """
     chosen = logits[token_id]
     likely = most_likely(logits, count)

@@ -1,7 +1,8 @@
-"""`Sampler`: samples a step's tokens from its logits.
+"""`Sampler`: samples tokens from a step's logits.
 
-Rows are independent to the bit. Operations on all rows at once are exact (comparisons, arg max). Arithmetic
-is done in float64 on one row at a time, since a sum over a row of a larger array may have another order.
+The result of a row does not depend on other rows, to the bit. Operations over all rows at once are exact
+(comparisons, arg max) or act on each logit alone. The rest is float64 arithmetic on one row at a time, since
+a sum over a row of a larger array may add in another order.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from octavo.types.sampling import (
 class Sampler:
     """Samples a token from each row of logits.
 
-    The order is: mask padding, and mark rows that cannot be sampled; adjust logits by mask, bias and
-    penalties; take the most likely token of greedy rows; for the other rows apply temperature, min_p, top_k
-    and top_p, and draw a token; gather logprobs.
+    In this order: mask padding and find unusable rows; adjust logits by mask, bias and penalties; take the
+    most likely token of each greedy row; for each other row divide by the temperature, filter by min_p, top_k
+    and top_p, and draw; gather logprobs.
     """
 
     def __init__(self, num_token_ids: int | None, logprobs_mode: str = "raw_logprobs") -> None:
-        """`num_token_ids`: number of ids of the tokenizer; later logits are padding. None = no padding."""
+        """`num_token_ids`: ids in the tokenizer; logits past them are padding. None = no padding."""
         self._num_token_ids = num_token_ids
         self._logprobs_are_processed, self._logprobs_are_normalized = LOGPROBS_MODES[logprobs_mode]
 
     def forward(self, logits: np.ndarray, metadata: SamplingMetadata) -> SamplerOutput:
         """Sample from logits [L, V] float32, which may be overwritten.
 
-        Processed logprobs of a greedy row are those of its adjusted logits: it has no temperature and no
-        filters. A row with NaN or +inf among its logits, or with nothing but -inf, before or after they are
-        adjusted, gets INVALID_TOKEN_ID and no logprobs; the other rows are not affected.
+        Processed logprobs of a greedy row are computed from its adjusted logits, since neither temperature
+        nor filters apply to it. A row with NaN or +inf among its logits, or with nothing but -inf, before or
+        after they are adjusted, gets INVALID_TOKEN_ID and no logprobs; the other rows are not affected.
         """
         self._mask_padding(logits)
         raw = logits
-        usable = np.isfinite(logits.max(axis=1))  # the maximum is NaN if any logit is
+        usable = np.isfinite(logits.max(axis=1))  # max is NaN if any logit is
         if metadata.adjusts_logits:
             if not self._logprobs_are_processed and (metadata.num_logprobs != NO_LOGPROBS).any():
                 raw = logits.copy()
@@ -72,10 +73,9 @@ class Sampler:
     def gather_logprobs(
         self, logits: np.ndarray, token_ids: np.ndarray, num_logprobs: int
     ) -> list[TokenLogprobs]:
-        """Raw log-probabilities of given tokens [L] (of a prompt, say) and of the likeliest, from logits [L,
-        V].
+        """Return raw log-probabilities of given tokens [L], such as a prompt's, and of the likeliest.
 
-        The logits are overwritten as in `forward`.
+        The logits [L, V] may be overwritten.
         """
         self._mask_padding(logits)
         return [
@@ -89,7 +89,7 @@ class Sampler:
 
 
 def _process(logits: np.ndarray, metadata: SamplingMetadata, row: int) -> np.ndarray:
-    """The row's logits at its temperature, narrowed by its filters: [V] float64, -inf = not to be chosen."""
+    """Return the row's logits after temperature and filters: [V] float64, -inf = dropped."""
     # In float64 the division keeps distinct float32 logits distinct, so it makes no new ties.
     processed = logits.astype(np.float64) / float(metadata.temperature[row])
     if metadata.min_p[row] > 0:
@@ -102,6 +102,6 @@ def _process(logits: np.ndarray, metadata: SamplingMetadata, row: int) -> np.nda
 
 
 def _draw(processed: np.ndarray, seed: int, position: int) -> int:
-    """A draw from softmax(processed), by the Gumbel-max trick over the tokens that are left."""
+    """Draw from softmax(processed) by the Gumbel-max trick over the tokens that are not dropped."""
     ids = np.flatnonzero(processed > -np.inf)
     return int(ids[np.argmax(processed[ids] + gumbel_noise(seed, position, ids))])

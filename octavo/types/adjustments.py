@@ -1,4 +1,4 @@
-"""`LogitsAdjustments`: the changes that features make to a step's logits before sampling."""
+"""`LogitsAdjustments`: changes that features make to a step's logits before sampling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class LogitsAdjustments:
     """Collects the adjustments of all features for the L rows of logits of one step. Mutable.
 
     Several features may restrict and bias one row: a token is allowed if every feature allows it, and biases
-    add up. An adjustment that no feature uses takes no memory and no time. `row` is an index of the L rows.
+    add up. An adjustment that no feature makes takes no memory and no time. `row` is an index among the L
+    rows.
     """
 
     def __init__(self, num_rows: int, vocab_size: int) -> None:
@@ -24,13 +25,14 @@ class LogitsAdjustments:
         self._penalties: Penalties | None = None
 
     def allow_only(self, row: int, words: np.ndarray) -> None:
-        """Forbid the tokens whose bits are clear in `words` [ceil(V / 32)] uint32. Token t is bit t % 32 of
-        word t // 32.
+        """Forbid all tokens whose bits are clear in `words` [ceil(V / 32)] uint32.
+
+        Token t is bit t % 32 of word t // 32.
         """
         self._mask()[row] &= words
 
     def forbid(self, row: int, token_ids: Sequence[int] | np.ndarray) -> None:
-        """Forbid `token_ids`, which are ids of the vocabulary."""
+        """Forbid tokens of the vocabulary."""
         ids = np.asarray(token_ids, np.int64)
         np.bitwise_and.at(self._mask()[row], ids // 32, ~(np.uint32(1) << (ids % 32).astype(np.uint32)))
 
@@ -44,7 +46,7 @@ class LogitsAdjustments:
         self._penalties = penalties
 
     def apply_to(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        """Return `metadata` with these adjustments."""
+        """Return the same metadata with these adjustments."""
         if self._allowed is None and not self._biases and self._penalties is None:
             return metadata
         return SamplingMetadata(
@@ -80,12 +82,12 @@ class LogitsAdjustments:
 
 
 def num_mask_words(vocab_size: int) -> int:
-    """Number of 32-bit words in a mask over the vocabulary."""
+    """Return the number of 32-bit words in a mask over the vocabulary."""
     return -(-vocab_size // 32)
 
 
 def make_mask(token_ids: Sequence[int], vocab_size: int) -> np.ndarray:
-    """The mask that allows `token_ids` and nothing else: [ceil(V / 32)] uint32."""
+    """Return the mask that allows only `token_ids`: [ceil(V / 32)] uint32."""
     words = np.zeros(num_mask_words(vocab_size), np.uint32)
     ids = np.asarray(token_ids, np.int64)
     np.bitwise_or.at(words, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))

@@ -1,7 +1,7 @@
-"""How the KV cache is laid out: what each layer keeps, layers in groups, groups in one pool of equal pages.
+"""The layout of the KV cache: a spec for each layer, groups of layers, and one pool of equal pages.
 
-A block id stands for one page in each layer of a group. A block serves whichever group takes it. So all
-groups share one pool, and memory goes where the sequences need it.
+A block id stands for one page in each layer of a group. Any group can take any block, so all groups share one
+pool, and its division among the groups follows the sequences.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ UNBOUNDED = 2**31 - 1  # tokens: longer than any sequence
 
 @dataclass(frozen=True, slots=True)
 class KVCacheSpec(ABC):
-    """What one layer keeps of a sequence, in blocks of `block_size` tokens."""
+    """The data that one layer keeps for a sequence, in blocks of `block_size` tokens."""
 
-    block_size: int  # tokens a block stands for
+    block_size: int  # tokens in a block
 
     @property
     @abstractmethod
     def page_bytes(self) -> int:
-        """Bytes one block of one layer takes."""
+        """Bytes of one block in one layer."""
 
     @abstractmethod
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
-        """The most blocks that a sequence has at once on its way to `num_tokens` tokens, if a step runs up to
-        `max_chunk` of them.
+        """Return the most blocks that a sequence holds at once while it grows to `num_tokens` tokens.
+
+        A step computes at most `max_chunk` of its tokens.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec(KVCacheSpec):
-    """A layer that keeps K and V of tokens."""
+    """A layer that keeps the K and V of tokens."""
 
     num_kv_heads: int
     head_size: int
-    head_bytes: int  # bytes of one token's K and V in one head, with scales and the like
+    head_bytes: int  # bytes of one token's K and V in one head, with scales
 
     @property
     def page_bytes(self) -> int:
@@ -46,7 +47,7 @@ class AttentionSpec(KVCacheSpec):
         return -(-num_tokens // self.block_size)
 
     def _num_blocks_for_span(self, num_tokens: int, span: int) -> int:
-        """The most blocks that `span` consecutive tokens lie in, in a sequence of `num_tokens` tokens."""
+        """Return the most blocks that `span` consecutive tokens touch, in a sequence of `num_tokens`."""
         return min(-(-num_tokens // self.block_size), -(-(span - 1) // self.block_size) + 1)
 
 
@@ -57,7 +58,7 @@ class FullAttentionSpec(AttentionSpec):
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowSpec(AttentionSpec):
-    """A layer whose tokens see the last `window` tokens, themselves included."""
+    """A layer whose tokens attend to the last `window` tokens, themselves included."""
 
     window: int
 
@@ -67,7 +68,7 @@ class SlidingWindowSpec(AttentionSpec):
 
 @dataclass(frozen=True, slots=True)
 class ChunkedLocalAttentionSpec(AttentionSpec):
-    """A layer whose tokens see those of their own chunk: positions from the last multiple of `chunk_size`."""
+    """A layer whose tokens attend to their own chunk: positions from the last multiple of `chunk_size`."""
 
     chunk_size: int
 
@@ -77,7 +78,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
 
 @dataclass(frozen=True, slots=True)
 class CrossAttentionSpec(AttentionSpec):
-    """A layer whose tokens see the KV of another input, which an encoder has read. It does not grow."""
+    """A layer whose tokens attend to the KV of an encoder's input. This KV does not grow."""
 
     max_encoder_tokens: int
 
@@ -87,17 +88,18 @@ class CrossAttentionSpec(AttentionSpec):
 
 @dataclass(frozen=True, slots=True)
 class LatentAttentionSpec(KVCacheSpec):
-    """A layer that attends to its whole context and keeps one vector of each token, from which the keys and
-    values of all heads are computed: `latent_size` features, and `rope_size` rotated ones.
+    """A layer that attends to its whole context and keeps one vector for each token.
+
+    The vector has `latent_size` features and `rope_size` rotated ones. The keys and values of all heads are
+    computed from it.
     """
 
     latent_size: int
     rope_size: int
-    token_bytes: int  # bytes of one token's vector, whatever else it needs included
+    token_bytes: int  # bytes of one token's vector, with all that is stored beside it
 
     @property
     def page_bytes(self) -> int:
-        """The vectors of `block_size` tokens."""
         return self.block_size * self.token_bytes
 
     def num_blocks_for(self, num_tokens: int, max_chunk: int) -> int:
@@ -123,7 +125,7 @@ class RecurrentStateSpec(KVCacheSpec):
 
 @dataclass(frozen=True, slots=True)
 class KVCacheGroup:
-    """Layers with equal specs: they share block ids, so a request has one block table for each group."""
+    """Layers with equal specs. They share block ids, so a request has one block table for each group."""
 
     spec: KVCacheSpec
     layers: tuple[int, ...]  # layer indices; the i-th layer uses the i-th page of each block
@@ -135,17 +137,17 @@ class KVCacheConfig:
 
     num_blocks: int
     groups: tuple[KVCacheGroup, ...]
-    # The most tokens of a request that a step runs. It bounds how many blocks a window needs at once.
+    # The most tokens of a request that a step computes. It bounds the blocks that a window needs at once.
     max_chunk: int = UNBOUNDED
 
     @property
     def group_size(self) -> int:
-        """Number of layers in the largest group: pages that a block id stands for."""
+        """Number of layers in the largest group, which is the number of pages that a block id stands for."""
         return max((len(group.layers) for group in self.groups), default=0)
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page: what the layer that needs the most needs."""
+        """Bytes of a page. All pages have the size of the largest one."""
         return max((group.spec.page_bytes for group in self.groups), default=0)
 
     @property
@@ -159,12 +161,12 @@ class KVCacheConfig:
         return self.num_blocks * self.block_bytes
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """The most blocks that one sequence has at once on its way to `num_tokens` tokens."""
+        """Return the most blocks that one sequence holds at once while it grows to `num_tokens` tokens."""
         return sum(group.spec.num_blocks_for(num_tokens, self.max_chunk) for group in self.groups)
 
     @property
     def max_num_tokens(self) -> int:
-        """The longest sequence that fits the cache; `UNBOUNDED` where a longer one takes no more blocks."""
+        """Length of the longest sequence that fits the cache; `UNBOUNDED` if any length fits."""
         available = max(self.num_blocks - 1, 0)
         low, high = 0, UNBOUNDED  # num_blocks_for never falls as sequences grow
         while low < high:

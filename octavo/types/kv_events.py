@@ -1,17 +1,19 @@
-"""KV events: what the prefix cache stores and forgets, in the form in which it is published.
+"""KV events: the changes of the prefix cache, in the form in which they are published.
 
-The form is that of vLLM 0.32, so that a router which follows one engine can follow the other. A batch is the
-MessagePack array `[ts, events, data_parallel_rank]`. An event is a map that has its class name under "type".
-A reader ignores fields that it does not know. Fields of vLLM that mean nothing here yet (adapters, storage
-media) are sent as nil, because vLLM's readers require them.
+The form is that of vLLM 0.32, so a router that reads the events of one engine can read those of the other. A
+batch is the MessagePack array `[ts, events, data_parallel_rank]`. An event is a map that has its class name
+under "type". A reader ignores fields that it does not know. Fields of vLLM that have no meaning here yet
+(adapters, storage media) are sent as nil, because vLLM's readers require them.
 
 Each message of the stream is `[topic, sequence, batch]`, where `sequence` is 8 bytes, big-endian. A reader
 asks for a replay with `["", sequence]` from a DEALER socket. It gets every batch from that number on as
-`["", sequence, batch]`, and at last `["", END, ""]`. For SNAPSHOT instead of a number it gets one batch that
-clears everything and stores what is cached now; its number is that of the next batch of the stream.
+`["", sequence, batch]`, and then `["", END, ""]`. If it sends SNAPSHOT instead of a number, it gets one batch
+whose events clear the prefix cache and store all blocks that are cached now. The number of this batch is that
+of the next batch of the stream.
 
-A block is stored when requests can hit it. That is as soon as the step that fills it is planned; the event
-comes with the results of a step. If the step fails, the same batch or a later one removes the block.
+A block counts as stored when requests can hit it: as soon as the step that fills it is planned. The event is
+sent with the results of a step. If the step that fills the block fails, the same batch or a later one removes
+the block.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import msgspec
 
 END = (-1).to_bytes(8, "big", signed=True)
-SNAPSHOT = END  # as an unsigned number it is beyond every batch's
+SNAPSHOT = END  # as an unsigned number it is greater than the number of any batch
 
 
 class KVEvent(msgspec.Struct, tag=True, kw_only=True, gc=False):
@@ -29,21 +31,20 @@ class KVEvent(msgspec.Struct, tag=True, kw_only=True, gc=False):
 class BlockStored(KVEvent):
     """Consecutive blocks of one sequence can be hit from now on. The lists have one entry for each block."""
 
-    block_hashes: list[bytes]  # of the content of each block and of all blocks before it
-    parent_block_hash: (
-        bytes | None
-    )  # of the block before the first of these; None = the first begins the sequence
-    token_ids: list[int]  # of all these blocks, concatenated
+    block_hashes: list[bytes]  # hash of the content of each block and all before it
+    # Hash of the block before the first of these. None = the first of these begins its sequence.
+    parent_block_hash: bytes | None
+    token_ids: list[int]  # tokens of all these blocks, concatenated
     block_size: int  # tokens in a block
     group_idx: int  # KV cache group
-    extra_keys: list[tuple[bytes] | None]  # what each block depends on besides tokens, encoded
+    extra_keys: list[tuple[bytes] | None]  # inputs other than tokens that each block depends on, encoded
     lora_id: int | None = None
     lora_name: str | None = None
     medium: str | None = None
 
 
 class BlockRemoved(KVEvent):
-    """No block has this content any longer."""
+    """No block of the group holds the content with these hashes any more."""
 
     block_hashes: list[bytes]
     group_idx: int

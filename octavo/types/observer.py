@@ -1,8 +1,8 @@
-"""`Observer`: how statistics, events and the like see the core, which knows none of them.
+"""`Observer`: the interface through which statistics and events follow the core. The core names no observer.
 
-The core calls an observer at a few points and never asks it anything. The arguments belong to the core: an
-observer reads them at once, keeps no reference and changes nothing, except the fields of `EngineCoreOutputs`
-that are there for it to fill.
+The core calls an observer at a few points and uses no result of these calls. The arguments belong to the
+core: an observer reads them during the call, keeps no reference and changes nothing. The exceptions are the
+fields of `EngineCoreOutputs` that observers fill.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class ObservedRequest(Protocol):
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Number of tokens in its prompt."""
+        """Number of prompt tokens."""
 
     @property
     def num_tokens(self) -> int:
-        """Number of known tokens, prompt and output."""
+        """Number of known tokens, prompt and output together."""
 
     @property
     def num_computed_tokens(self) -> int:
@@ -35,11 +35,11 @@ class ObservedRequest(Protocol):
 
     @property
     def num_preemptions(self) -> int:
-        """How often it has been preempted."""
+        """Number of times that the request has been preempted."""
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why it ended; None while it goes on."""
+        """Reason for the end of the request; None before the end."""
 
 
 class EngineState(Protocol):
@@ -47,7 +47,7 @@ class EngineState(Protocol):
 
     @property
     def num_running(self) -> int:
-        """Number of requests that have blocks."""
+        """Number of requests that are running."""
 
     @property
     def num_waiting(self) -> int:
@@ -55,67 +55,71 @@ class EngineState(Protocol):
 
     @property
     def usage(self) -> float:
-        """Share of the KV cache's blocks that requests have, 0 to 1."""
+        """Share of the KV cache's blocks that requests hold, 0 to 1."""
 
 
 class StoredBlock(NamedTuple):
     """A full block in the prefix cache."""
 
-    block_hash: bytes  # of its content and of all blocks before it
-    parent_block_hash: bytes | None  # None = it is the first of its sequence
-    token_bytes: bytes  # its token ids, 4 bytes each, in the machine's order
-    extra_keys: bytes  # what its content depends on besides tokens, encoded; empty for plain text
+    block_hash: bytes  # hash of this block's content and of all blocks before it
+    parent_block_hash: bytes | None  # None = the block is the first of its sequence
+    token_bytes: bytes  # token ids of the block, 4 bytes each, in the machine's byte order
+    extra_keys: bytes  # inputs other than tokens that the content depends on, encoded; empty for plain text
     group_id: int  # KV cache group
 
 
 class Observer:
-    """Does nothing; subclasses override methods. A method must be quick and must not raise."""
+    """Ignores every event. Subclasses override methods, which must be quick and must not raise."""
 
     def request_queued(self, request: ObservedRequest) -> None:
-        """`request` has been accepted and waits. Each turn of a session is a request."""
+        """A request, or a turn of a session, has been accepted and waits."""
 
     def request_admitted(self, request: ObservedRequest, num_cached_tokens: int) -> None:
-        """`request` begins to run, at first or after a preemption. `num_cached_tokens` were hits."""
+        """A request has been admitted, for the first time or after a preemption.
+
+        `num_cached_tokens` of its tokens are in the prefix cache.
+        """
 
     def request_preempted(self, request: ObservedRequest) -> None:
-        """`request` lost its row and its blocks, and waits again."""
+        """A running request has lost its row and blocks, and waits again."""
 
     def request_finished(self, request: ObservedRequest) -> None:
-        """`request` has ended, for any reason."""
+        """A request, or a turn of a session, has ended, for any reason."""
 
     def step_planned(self, output: SchedulerOutput) -> None:
-        """A step is about to run."""
+        """A step has been planned and is about to run."""
 
     def step_done(self, output: SchedulerOutput | None, outputs: EngineCoreOutputs) -> None:
-        """A step's results have been taken in, or the step failed. `outputs` goes to the front end next.
+        """The results of a step have been processed, or the step has failed. `outputs` goes to the front end
+        next.
 
-        `output` is the step's plan; None = no step was run, for example because planning failed.
+        `output` is the plan of the step. It is None if no step ran, for example because planning failed.
         """
 
     def block_stored(self, stored: StoredBlock) -> None:
-        """Requests can hit a full block from now on. It is written, or a planned step writes it."""
+        """Requests can hit a full block from now on. The block is written, or a planned step writes it."""
 
     def block_removed(self, block_hash: bytes, group_id: int) -> None:
-        """No block of the group has the content with this hash any longer."""
+        """No block of the group holds the content with this hash any more."""
 
     def all_blocks_cleared(self) -> None:
         """The prefix cache is empty."""
 
     def close(self) -> None:
-        """The engine ends: give back threads, sockets and the like. May be called again."""
+        """Release threads, sockets and other resources, because the engine ends. May be called again."""
 
 
 NO_OBSERVER = Observer()
 
 
 class Observers(Observer):
-    """Several observers that act as one. Each call goes to all of them in order."""
+    """Passes each call to several observers, in order."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = list(observers)
 
     def add(self, observer: Observer) -> None:
-        """Add an observer that could not be made before the parts that these observers see."""
+        """Add an observer that can only be made after the parts of the engine that call these observers."""
         self._observers.append(observer)
 
     def request_queued(self, request: ObservedRequest) -> None:

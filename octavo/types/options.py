@@ -10,23 +10,23 @@ from octavo.types.rules import CheckedStruct, checked, number, text, whole
 
 
 class RequestOptions(CheckedStruct, frozen=True, kw_only=True):
-    """Settings of a request besides its prompt and its sampling. Raises RequestError, naming the field."""
+    """Options for scheduling and prefix caching. Creating them raises RequestError, naming the field."""
 
     priority: Annotated[
         int, checked(whole(-(2**31)), "lower is more urgent; only under the priority policy")
     ] = 0
-    tenant: Annotated[str | None, checked(text(), "the account it runs on; only under the fair policy")] = (
+    tenant: Annotated[str | None, checked(text(), "the account it runs for; only under the fair policy")] = (
         None
     )
     deadline_s: Annotated[
-        float | None, checked(number(0, above=True), "seconds until which it must be finished")
+        float | None, checked(number(0, above=True), "seconds until it must be complete")
     ] = None
     cache_salt: Annotated[
         str | None, checked(text(), "only requests with the same salt share cached prefixes")
     ] = None
 
     def check_against(self, scheduling_policy: str) -> None:
-        """Raise RequestError for an option that an engine with this policy does not have."""
+        """Raise RequestError for a `priority` under any policy but the priority policy."""
         if self.priority and scheduling_policy != "priority":
             raise RequestError(
                 f"priority is {self.priority}; under the {scheduling_policy} policy it must be 0 "
@@ -36,5 +36,5 @@ class RequestOptions(CheckedStruct, frozen=True, kw_only=True):
 
     @property
     def tenant_name(self) -> str:
-        """The tenant, or the default tenant where none was named."""
+        """The tenant, or the default tenant if none is named."""
         return self.tenant or DEFAULT_TENANT

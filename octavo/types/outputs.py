@@ -1,4 +1,4 @@
-"""The outputs that the core sends to the front end, and those that the front end returns to the user."""
+"""The outputs that the core sends to the front end, and the outputs that the front end gives to the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.types.sampling import TokenLogprobs
 
 
 class FinishReason(enum.Enum):
-    """Why a request ended, in the words of the OpenAI API where it has one."""
+    """Why a request ended. Values are those of the OpenAI API where it has one for the reason."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -30,27 +30,27 @@ class Rejection(msgspec.Struct, frozen=True):
     """Why a request cannot run. The front end raises it as a RequestError."""
 
     message: str
-    param: str | None = None  # the field that is wrong, if it is a single field
+    param: str | None = None  # the wrong field, if there is one
 
 
 class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The new tokens and the state of one request after a step, or its rejection."""
+    """The new tokens and results of one request after a step, or its rejection."""
 
     request_id: str
     new_token_ids: list[int]
     finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None  # the token id that ended it; for errors, the message
+    stop_reason: int | str | None = None  # the token id that ended it; for errors, what happened
     new_logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
-    results: dict[str, Any] | None = None  # by feature: the result of its worker half, plain data
+    results: dict[str, Any] | None = None  # by feature: results of its worker half, plain data
     rejection: Rejection | None = None  # only with FinishReason.ERROR: the request never ran
 
 
 class PrefixCacheStats(msgspec.Struct, frozen=True):
-    """Counts since the start of prompt tokens that were looked up in the prefix cache, and that were hits.
+    """Counts of tokens that were looked up in the prefix cache (queries) and found (hits), since the start.
 
-    A request counts once, when it is first admitted. Look-ups after a preemption have their own counts: they
-    hit the request's own blocks, which says nothing about the use of the cache.
+    A request counts once, when it is first admitted. Look-ups after a preemption have counts of their own:
+    they find blocks of the same request, which says nothing about the use of the cache.
     """
 
     requests: int = 0
@@ -69,9 +69,9 @@ class SchedulerStats(msgspec.Struct, frozen=True):
 
     num_running_reqs: int
     num_waiting_reqs: int
-    kv_cache_usage: float  # share of the blocks that requests have, 0 to 1
+    kv_cache_usage: float  # share of the blocks held by requests, 0 to 1
     prefix_cache: PrefixCacheStats = PrefixCacheStats()
-    num_computed_prompt_tokens: int = 0  # without those from the prefix cache, and without recomputation
+    num_computed_prompt_tokens: int = 0  # not those from the prefix cache, nor recomputation
     num_generation_tokens: int = 0
     num_preemptions: int = 0
     # Requests that have ended (each turn of a session counts). A stop string counts as STOP.
@@ -99,20 +99,20 @@ class EngineCoreEvent(msgspec.Struct, frozen=True):
 
 
 class EngineCoreOutputs(msgspec.Struct):
-    """All outputs of one step. Observers fill the other fields, which are empty without them."""
+    """All outputs of one step. Observers fill the other fields; without them these stay empty."""
 
     outputs: list[EngineCoreOutput]
     scheduler_stats: SchedulerStats | None = None
     events: dict[str, list[EngineCoreEvent]] = {}  # since the last step, by request
-    timestamp: float | None = None  # of the step's end, by the clock of the events
+    timestamp: float | None = None  # end of the step, by the clock of the events
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of an engine by which its front end checks requests."""
+    """The facts about an engine that a front end needs to check requests."""
 
     model_name: str
-    vocab_size: int  # prompts may have the ids 0 to vocab_size - 1
-    max_model_len: int  # most tokens of a sequence, prompt and output together
+    vocab_size: int  # token ids in a prompt are 0 to vocab_size - 1
+    max_model_len: int  # most tokens of a request, prompt and output together
     max_logprobs: int  # most logprobs a request may ask for; -1 = no limit
     scheduling_policy: str
     features: frozenset[str]  # optional features that are built in
@@ -137,17 +137,18 @@ class CompletionOutput:
     index: int
     text: str
     token_ids: list[int]
-    cumulative_logprob: float | None = None  # sum over the chosen tokens, where logprobs were asked for
+    cumulative_logprob: float | None = None  # sum over the chosen tokens, if logprobs were asked for
     logprobs: list[PositionLogprobs] | None = None  # parallel to token_ids
     finish_reason: str | None = None  # a FinishReason's value; None while it is running
-    stop_reason: int | str | None = None  # the stop string or token id; for errors, the message
+    stop_reason: int | str | None = None  # the stop string or token id; for errors, what happened
 
     def finished(self) -> bool:
         """Whether this answer is complete."""
         return self.finish_reason is not None
 
 
-class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every output, and a dataclass is slower
+# A Struct, because one is made for every output, and a dataclass takes longer to make.
+class RequestMetrics(msgspec.Struct, frozen=True):
     """The times of events in the life of a request, in seconds since the epoch; None = not yet.
 
     All times but the arrival come from a monotonic clock, so their differences are exact. For a request with
@@ -155,13 +156,13 @@ class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every outp
     """
 
     arrival_time: float
-    queued_time: float | None = None  # the core accepted it
-    scheduled_time: float | None = None  # it began to run
+    queued_time: float | None = None  # accepted by the core
+    scheduled_time: float | None = None  # first admitted
     first_token_time: float | None = None
     last_token_time: float | None = None
     finished_time: float | None = None
     num_preemptions: int = 0
-    mean_inter_token_time: float | None = None  # mean seconds between consecutive tokens of an answer
+    mean_inter_token_time: float | None = None  # seconds between consecutive tokens of an answer
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -170,12 +171,12 @@ class RequestMetrics(msgspec.Struct, frozen=True):  # one is made for every outp
 
     @property
     def queue_time(self) -> float | None:
-        """Seconds that the request waited before it first ran."""
+        """Seconds from the acceptance of the request by the core to its first admission."""
         return _seconds_between(self.queued_time, self.scheduled_time)
 
     @property
     def prefill_time(self) -> float | None:
-        """Seconds from the first time that the request ran to the first token."""
+        """Seconds from the first admission to the first token."""
         return _seconds_between(self.scheduled_time, self.first_token_time)
 
     @property
@@ -190,7 +191,7 @@ def _seconds_between(start: float | None, end: float | None) -> float | None:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A prompt and its answers so far."""
+    """A prompt and what has been generated for it."""
 
     request_id: str
     prompt: str | None  # None when it was given as token ids
@@ -198,10 +199,10 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
-    num_cached_tokens: int = 0  # prompt tokens from the prefix cache; for a session, earlier turns included
-    seed: int | None = None  # the seed that was used; drawn at random if the request gave none
-    # The results of features, by feature. A field of `SamplingParams` that a feature serves is also an
-    # attribute here, whose value is the feature's result; None = there is none.
+    num_cached_tokens: int = 0  # prompt tokens from the prefix cache; in a session, of earlier turns too
+    seed: int | None = None  # the seed of the sampling; drawn at random if none was given
+    # By feature: its result. The field of `SamplingParams` that asks for it is also an attribute here, with
+    # the same result; None = there is none.
     results: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,8 +1,8 @@
-"""`SamplingParams`: how a request is sampled, when it ends and what it returns.
+"""`SamplingParams`: how a request is sampled, when it ends, and what its outputs hold.
 
-Creating a value checks each field against the rule in its annotation, and then checks that fields do not
-contradict each other. `check_against` checks that a value fits a model. `required_features` says which
-features the engine must have for it.
+Parameters are checked when they are created: each field against the rule in its annotation, then for fields
+that contradict each other. `check_against` checks them against a model. `required_features` returns the
+features that an engine needs to serve them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from octavo.types.rules import (
     whole,
 )
 
-GREEDY_BELOW = 1e-5  # temperatures under this mean the most likely token
+GREEDY_BELOW = 1e-5  # a temperature below this is greedy: the most likely token is taken
 MAX_ANSWERS = 16384
 MAX_STOP_STRINGS = 16
 MAX_LOGPROB_TOKEN_IDS = 128
@@ -49,14 +49,14 @@ def _token_key(name: str, value: Any) -> Any:
 
 
 def _logprob_count(name: str, value: Any) -> Any:
-    """Rule: a number of logprobs. true is 1, and false is None."""
+    """Rule: a number of logprobs. True is stored as 1, and False as None."""
     if isinstance(value, bool):
         return 1 if value else None
     return whole(special={ALL_LOGPROBS: ALL_LOGPROBS})(name, value)
 
 
 class RequestOutputKind(enum.Enum):
-    """What each output of a running request contains."""
+    """What each output of a running request holds."""
 
     CUMULATIVE = "cumulative"  # everything generated so far
     DELTA = "delta"  # what was generated since the last output
@@ -64,7 +64,7 @@ class RequestOutputKind(enum.Enum):
 
 
 class StructuredOutputsParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """A form that the text must have, given by exactly one kind of constraint. Raises RequestError."""
+    """A constraint on the form of the text. Exactly one kind must be given. Raises RequestError."""
 
     json: Annotated[
         str | dict[str, Any] | None,
@@ -75,21 +75,22 @@ class StructuredOutputsParams(CheckedStruct, frozen=True, kw_only=True, omit_def
     ] = None
     choice: Annotated[
         Sequence[str] | None,
-        checked(items(text(), least=1, unique=True), "texts of which exactly one must come out"),
+        checked(items(text(), least=1, unique=True), "texts, one of which must be the answer"),
     ] = None
     grammar: Annotated[
         str | None, checked(text(blank=False), "context-free grammar the text must follow")
     ] = None
     json_object: Annotated[bool | None, checked(flag, "true = any JSON object")] = None
     structural_tag: Annotated[
-        str | dict[str, Any] | None, checked(json_document, "tags and what must stand between them")
+        str | dict[str, Any] | None, checked(json_document, "tags, and the form of the text between them")
     ] = None
     disable_any_whitespace: Annotated[bool, checked(flag, "no white space between JSON tokens")] = False
     disable_additional_properties: Annotated[
-        bool, checked(flag, "no JSON properties but those the schema names")
+        bool, checked(flag, "allow only the JSON properties that the schema names")
     ] = False
     whitespace_pattern: Annotated[
-        str | None, checked(text(forbidden="\0"), "regular expression of white space between JSON tokens")
+        str | None,
+        checked(text(forbidden="\0"), "regular expression for the white space between JSON tokens"),
     ] = None
 
     def __post_init__(self) -> None:
@@ -107,11 +108,14 @@ class StructuredOutputsParams(CheckedStruct, frozen=True, kw_only=True, omit_def
 class RepetitionDetectionParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
     """When to end a request whose last tokens repeat one pattern. Raises RequestError."""
 
-    max_pattern_size: Annotated[int, checked(whole(), "longest pattern looked for, in tokens; 0 = off")] = 0
-    min_pattern_size: Annotated[
-        int, checked(whole(), "shortest pattern looked for, in tokens; 0 is the same as 1")
+    max_pattern_size: Annotated[
+        int, checked(whole(), "length of the longest pattern that is detected, in tokens; 0 = off")
     ] = 0
-    min_count: Annotated[int, checked(whole(), "times in a row a pattern must appear")] = 0
+    min_pattern_size: Annotated[
+        int,
+        checked(whole(), "length of the shortest pattern that is detected, in tokens; 0 is the same as 1"),
+    ] = 0
+    min_count: Annotated[int, checked(whole(), "number of times in a row that a pattern must appear")] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,19 +126,20 @@ class RepetitionDetectionParams(CheckedStruct, frozen=True, kw_only=True, omit_d
         )
         _refuse_if(
             self.max_pattern_size > 0 and self.min_count < 2,
-            f"min_count is {self.min_count}; it must be at least 2, for a repetition",
+            f"min_count is {self.min_count}; it must be at least 2 if max_pattern_size is not 0",
         )
 
 
 class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a request is sampled, when it ends and what it returns. Raises RequestError, naming the field.
+    """How a request is sampled, when it ends, and what its outputs hold.
 
-    None stands for a field's default if the field's type does not list None. Values are stored in one form: a
-    list as a tuple without repetitions, a number as int or float, and -1 for "off" or "none" as 0 or None.
+    Creating one raises RequestError, naming the field. None stands for the default of a field, unless the
+    type of the field includes None. Values are stored in one form: a list as a tuple, a number as a plain int
+    or float, and -1 for "off" or "none" as 0 or None.
     """
 
-    # The number of answers, and their random seed.
-    n: Annotated[int, checked(whole(1, MAX_ANSWERS), "answers to generate")] = 1
+    # The number of answers, and their randomness.
+    n: Annotated[int, checked(whole(1, MAX_ANSWERS), "number of answers to generate")] = 1
     seed: Annotated[
         int | None,
         checked(
@@ -147,14 +152,14 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         float,
         checked(
             number(0, 2),
-            "0 = always the most likely token; 1 = as the model says; higher = more random",
+            "0 = the most likely token; 1 = the model's probabilities; higher = more random",
         ),
     ] = 1.0
     top_p: Annotated[
         float,
         checked(
             number(0, 1, above=True),
-            "sample from the likeliest tokens that together have this probability; 1 = all",
+            "sample from the most likely tokens that together have this probability; 1 = all",
         ),
     ] = 1.0
     top_k: Annotated[
@@ -164,21 +169,26 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         float,
         checked(
             number(0, 1),
-            "leave out tokens less likely than this share of the most likely one",
+            "drop tokens less likely than this times the most likely token's probability",
         ),
     ] = 0.0
     presence_penalty: Annotated[
-        float, checked(number(-2, 2), "taken off the logits of tokens used before")
+        float, checked(number(-2, 2), "subtracted from the logits of tokens that the answer already contains")
     ] = 0.0
     frequency_penalty: Annotated[
-        float, checked(number(-2, 2), "taken off a token's logit for each earlier use")
+        float,
+        checked(number(-2, 2), "subtracted from a token's logit for each time that the answer contains it"),
     ] = 0.0
     repetition_penalty: Annotated[
-        float, checked(number(0, above=True), "divides the logits of tokens in prompt or output; 1 = off")
+        float,
+        checked(
+            number(0, above=True),
+            "above 1 = tokens of the prompt and the answer become less likely; 1 = off",
+        ),
     ] = 1.0
     logit_bias: Annotated[
         Mapping[int, float] | None,
-        checked(mapping(_token_key, number(-100, 100)), "token id → added to its logit"),
+        checked(mapping(_token_key, number(-100, 100)), "token id → number that is added to its logit"),
     ] = None
     allowed_token_ids: Annotated[
         Sequence[int] | None,
@@ -187,69 +197,72 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
     bad_words: Annotated[Sequence[str], checked(texts(), "texts that may not be generated")] = ()
     structured_outputs: Annotated[
         StructuredOutputsParams | None,
-        checked(struct(StructuredOutputsParams), "what the text must look like"),
+        checked(struct(StructuredOutputsParams), "constraint on the form of the text"),
     ] = None
     thinking_token_budget: Annotated[
         int | None, checked(whole(0, special={-1: None}), "most tokens of reasoning; -1 = no limit")
     ] = None
 
-    # When a request ends.
+    # The end of an answer.
     max_tokens: Annotated[
-        int | None, checked(whole(1), "most tokens to generate; none = as many as the context has room for")
+        int | None, checked(whole(1), "most tokens to generate; none = up to the context length")
     ] = 16
-    min_tokens: Annotated[int, checked(whole(), "tokens to generate before the text may end")] = 0
+    min_tokens: Annotated[int, checked(whole(), "least tokens to generate before the answer may end")] = 0
     stop: Annotated[
         Sequence[str],
-        checked(texts(most=MAX_STOP_STRINGS), "a text that ends the answer when it is generated"),
+        checked(texts(most=MAX_STOP_STRINGS), "texts that end the answer when they are generated"),
     ] = ()
     stop_token_ids: Annotated[
-        Sequence[int], checked(_token_ids, "a token that ends the answer when it is generated")
+        Sequence[int], checked(_token_ids, "tokens that end the answer when they are generated")
     ] = ()
     ignore_eos: Annotated[bool, checked(flag, "do not end at the model's end-of-text token")] = False
     repetition_detection: Annotated[
         RepetitionDetectionParams | None,
-        checked(struct(RepetitionDetectionParams), "end a text that repeats itself"),
+        checked(struct(RepetitionDetectionParams), "end an answer that repeats itself"),
     ] = None
 
-    # What a request returns.
+    # The outputs.
     logprobs: Annotated[
-        int | None, checked(_logprob_count, "likeliest tokens to report at each token; -1 = all")
+        int | None,
+        checked(_logprob_count, "number of most likely tokens to report at each generated token; -1 = all"),
     ] = None
     prompt_logprobs: Annotated[
-        int | None, checked(_logprob_count, "likeliest tokens to report at each prompt token; -1 = all")
+        int | None,
+        checked(_logprob_count, "number of most likely tokens to report at each prompt token; -1 = all"),
     ] = None
     logprob_token_ids: Annotated[
         Sequence[int] | None,
         checked(
-            items(_token_id, least=1, most=MAX_LOGPROB_TOKEN_IDS), "tokens to report instead of the likeliest"
+            items(_token_id, least=1, most=MAX_LOGPROB_TOKEN_IDS),
+            "tokens to report instead of the most likely",
         ),
     ] = None
     detokenize: Annotated[bool, checked(flag, "turn tokens into text")] = True
     skip_special_tokens: Annotated[bool, checked(flag, "leave control tokens out of the answer's text")] = (
         True
     )
-    spaces_between_special_tokens: Annotated[
-        bool, checked(flag, "for compatibility: tokens are joined as they are spelled")
-    ] = True
+    spaces_between_special_tokens: Annotated[bool, checked(flag, "for compatibility; has no effect")] = True
     include_stop_str_in_output: Annotated[
-        bool, checked(flag, "keep the text that ended the answer at its end")
+        bool, checked(flag, "keep the stop string or token at the end of the answer")
     ] = False
     output_kind: Annotated[
         RequestOutputKind,
-        checked(one_of(RequestOutputKind), "whether outputs hold the whole text or what is new"),
+        checked(one_of(RequestOutputKind), "whether an output holds the whole answer or only its new part"),
     ] = RequestOutputKind.CUMULATIVE
-    stream_interval: Annotated[int | None, checked(whole(1), "least tokens between two outputs")] = None
+    stream_interval: Annotated[
+        int | None, checked(whole(1), "least number of tokens between two outputs")
+    ] = None
 
-    # The prompt, and extensions.
+    # The prompt and extensions.
     truncate_prompt_tokens: Annotated[
         int | None,
         checked(
             whole(1, special={-1: -1}),
-            "keep only this many tokens at the end of the prompt; -1 = as many as fit",
+            "keep only this many tokens, from the end of the prompt; -1 = as many as fit",
         ),
     ] = None
     skip_reading_prefix_cache: Annotated[
-        bool | None, checked(flag, "compute the whole prompt; none = only where prompt_logprobs need it")
+        bool | None, checked(flag, "compute the whole prompt; none = only if prompt_logprobs is set")
     ] = None
     extra_args: Annotated[Mapping[str, Any] | None, checked(plain_data, "arguments for extensions")] = None
 
@@ -261,15 +274,17 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
         )
         _refuse_if(
             bool(self.stop) and not self.detokenize,
-            "stop needs text to look at, but detokenize is False; set detokenize, or use stop_token_ids",
+            "stop needs text, but detokenize is False; set detokenize to True, or use stop_token_ids",
         )
         _refuse_if(
             self.logprob_token_ids is not None and self.logprobs not in (None, len(self.logprob_token_ids)),
-            f"logprobs is {self.logprobs}; with logprob_token_ids it must be left out or be their number",
+            f"logprobs is {self.logprobs}; with logprob_token_ids it must be left out or be "
+            "the number of those ids",
         )
         _refuse_if(
             self.prompt_logprobs is not None and self.skip_reading_prefix_cache is False,
-            "skip_reading_prefix_cache is False, but prompt_logprobs need the whole prompt run; leave it out",
+            "skip_reading_prefix_cache is False, but prompt_logprobs need the whole prompt computed; "
+            "leave it out",
         )
 
     @property
@@ -279,14 +294,15 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def reads_prefix_cache(self) -> bool:
-        """Whether the prompt may be looked up in the prefix cache."""
+        """Whether the prompt may use KV from the prefix cache."""
         if self.skip_reading_prefix_cache is None:
             return self.prompt_logprobs is None
         return not self.skip_reading_prefix_cache
 
     def for_answer(self, index: int) -> SamplingParams:
-        """The parameters of answer number `index`, with n = 1. The seed, if any, is (seed + index) % 2**64.
-        Only the first answer asks for prompt_logprobs.
+        """Return the parameters of a request for answer `index` of n alone.
+
+        Its seed, if any, is (seed + index) modulo 2**64. Only the first answer asks for prompt logprobs.
         """
         seed = None if self.seed is None else (self.seed + index) % 2**64
         prompt_logprobs = self.prompt_logprobs if index == 0 else None
@@ -312,7 +328,7 @@ class SamplingParams(CheckedStruct, frozen=True, kw_only=True, omit_defaults=Tru
                 raise RequestError(f"{name} is {shown}; this engine reports at most {limit}", name)
 
 
-# The fields that a feature serves, not the core or the front end: field → feature.
+# Fields that neither the core nor the front end implements: field → the feature that does.
 FIELD_FEATURES: Mapping[str, str] = {
     "presence_penalty": "penalties",
     "frequency_penalty": "penalties",
@@ -330,7 +346,7 @@ FIELD_FEATURES: Mapping[str, str] = {
 
 
 def required_features(params: SamplingParams) -> dict[str, str]:
-    """The fields of `params` that differ from their default and need a feature → that feature."""
+    """Return the fields that need a feature and differ from their default: field → feature."""
     defaults = {field.name: field.default for field in field_rules(SamplingParams)}
     return {
         name: feature for name, feature in FIELD_FEATURES.items() if getattr(params, name) != defaults[name]

@@ -1,7 +1,7 @@
-"""The protocols between core, executor and worker, and the worker and front-end halves of a feature.
+"""The interfaces between core, executor and worker, and of a feature's worker half and front-end half.
 
-The core half, `Constraint`, is in `octavo.scheduler.constraint`, because its methods take a `Request`, which
-only the core knows.
+The core half of a feature, `Constraint`, is in `octavo.scheduler.constraint`, because its methods take a
+`Request`, which only the core has.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ class Pending(Protocol[Result]):
     """A result that is being computed."""
 
     def result(self) -> Result:
-        """Wait for the result and return it. Raises the error of the computation."""
+        """Wait for the result and return it. Raises the error of the computation, if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Value]):
-    """A result that is already known. Implements `Pending`."""
+    """A result that is available at once. Implements `Pending`."""
 
     value: Value
 
     def result(self) -> Value:
+        """Return the result."""
         return self.value
 
 
 class Executor(Protocol):
     """Runs steps on one worker or many, in the order of the calls.
 
-    The core calls `execute_model` and `sample_tokens` in turn, and may call them for the next step before the
-    first step has run. Neither call raises an error of the step: `Pending.result` does.
+    For each step the core calls `execute_model` and then `sample_tokens`. It may make these calls for the
+    next step before this step has run. Neither call raises the errors of a step: `result` raises them.
     """
 
     def execute_model(self, output: SchedulerOutput) -> None:
@@ -55,40 +56,40 @@ class Executor(Protocol):
 
 
 class Extension:
-    """A feature's worker half. It acts at five fixed points of a step and keeps its own state by row.
+    """A feature's worker half: hooks at five fixed points of a step, and the feature's state by row.
 
-    Override the points that the feature needs. With steps in flight, `after_sample` of a step runs before
-    `before_sample` of the next step, but perhaps after the next step's `before_forward`.
+    Override the hooks that the feature needs. With several steps in flight, `after_sample` of a step runs
+    before `before_sample` of the next, but possibly after `before_forward` of the next.
     """
 
     def admit(self, request: NewRequestData) -> None:
-        """Replace the state of row `request.row`, which `request` takes."""
+        """`request` is admitted to `request.row`. Replace the state of that row."""
 
     def before_forward(self, output: SchedulerOutput, batch: Batch) -> None:
-        """Put inputs for the model into `batch.inputs`. Nothing of the step has run."""
+        """The batch is built, and the model has not run. Put inputs for the model into `batch.inputs`."""
 
     def after_forward(self, batch: Batch, hidden: Any) -> None:
-        """Use `hidden`, the backend's handle on the hidden states [T, hidden]. It is valid in this step."""
+        """The model has run.
+
+        `hidden` is the backend's handle on the hidden states [T, hidden]. It is valid in this step only.
+        """
 
     def before_sample(self, batch: Batch, adjustments: LogitsAdjustments) -> None:
-        """Restrict, bias or penalize tokens in the step's rows of logits, by calls on `adjustments`."""
+        """Restrict, bias or penalize the tokens that may be sampled from each row of logits."""
 
     def after_sample(self, batch: Batch, sampled: SamplerOutput, output: ModelRunnerOutput) -> None:
-        """Update the feature's state with the sampled tokens, and add its results to `output`."""
+        """Tokens are sampled. Update the feature's state, and put the feature's results into `output`."""
 
 
 class RequestHandler:
-    """A feature's front-end half: checks requests, and converts their data and results.
-
-    Override the methods that the feature needs.
-    """
+    """A feature's front-end half: checks requests and converts results. Override the methods it needs."""
 
     def prepare(self, params: SamplingParams, prompt_token_ids: Sequence[int]) -> Any:
-        """Check a request. Returns plain data (`feature_data`) for the feature's other halves; None = none.
+        """Check a request. Return plain data for the feature's other halves (`feature_data`), or None.
 
         Raises RequestError, naming the field.
         """
 
     def make_result(self, result: Any, params: SamplingParams) -> Any:
-        """Convert a result of the worker half (`ModelRunnerOutput.add_result`) to its form for users."""
+        """Convert a result of the worker half (`ModelRunnerOutput.add_result`) to the form that users get."""
         return result

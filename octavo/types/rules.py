@@ -1,7 +1,8 @@
-"""Rules for the fields of what users send. A rule says what a field may hold, and its errors say so too.
+"""Rules that check the fields of users' requests, and report a wrong value in a whole sentence.
 
 A `CheckedStruct` names a rule and a help text in each field's annotation, such as
-`Annotated[int, checked(whole(1, 8), "…")]`. Nothing here knows any particular field.
+`Annotated[int, checked(whole(1, 8), "…")]`. This module names no
+particular field.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 
 from octavo.errors import RequestError, suggest
 
-Rule = Callable[[str, Any], Any]  # (field name, given value) → value to store; raises RequestError
+Rule = Callable[[str, Any], Any]  # (field, value given) → value to store; raises RequestError
 
 MAX_NESTING = 64  # levels of lists and objects in JSON-like data
 _MAX_COUNT = 2**31 - 1  # counts and ids end up in int32 arrays
@@ -28,7 +29,7 @@ _MAX_SHOWN = 80  # characters of a refused value that an error quotes
 
 
 class FieldRule(NamedTuple):
-    """One field of a `CheckedStruct`: its rule, help text and default."""
+    """Name, help text, rule and default of one field of a Struct. `nullable`: its type includes None."""
 
     name: str
     help: str
@@ -38,12 +39,12 @@ class FieldRule(NamedTuple):
 
 
 def checked(rule: Rule, help: str) -> msgspec.Meta:
-    """The annotation of a field: `rule` checks its values, and `help` describes it in a line."""
+    """Return the annotation of a field: `rule` checks its values, `help` describes it in one line."""
     return msgspec.Meta(description=help, extra={"rule": rule})
 
 
 class _CheckedMeta(msgspec.StructMeta):
-    """Checks field names before msgspec does, so that the error can suggest a name."""
+    """Checks the names of the given fields before msgspec does, because msgspec's error suggests no name."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         for name in given:
@@ -54,11 +55,10 @@ class _CheckedMeta(msgspec.StructMeta):
 
 
 class CheckedStruct(msgspec.Struct, metaclass=_CheckedMeta, frozen=True):
-    """A Struct whose fields are all annotated with `checked`. Creating one raises RequestError, naming the
-    wrong or unknown field.
+    """A Struct whose fields are all annotated with `checked`. A field stores the result of its rule.
 
-    None stands for a field's default, unless the field's type lists None. A field stores what its rule
-    returns.
+    None stands for the default of a field, unless the type of the field includes None. Creating a Struct
+    raises RequestError for a wrong value or an unknown field. The error names the field.
     """
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class CheckedStruct(msgspec.Struct, metaclass=_CheckedMeta, frozen=True):
 
 @functools.cache
 def field_rules(kind: type[CheckedStruct]) -> tuple[FieldRule, ...]:
-    """The rules, help texts and defaults of a Struct's fields."""
+    """Return the rules, help texts and defaults of a Struct's fields."""
     found = []
     for field in msgspec.structs.fields(kind):
         base, meta = get_args(field.type)
@@ -89,7 +89,7 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Rule: True or False, but not 1 or 0."""
+    """Rule: True or False. Numbers are refused."""
     if not isinstance(value, bool):
         refuse(name, value, "true or false")
     return value
@@ -98,7 +98,7 @@ def flag(name: str, value: Any) -> bool:
 def whole(
     least: int = 0, most: int = _MAX_COUNT, special: Mapping[int, int | None] = types.MappingProxyType({})
 ) -> Rule:
-    """Rule: an integer from `least` to `most`, or a key of `special`, which is stored as its value there."""
+    """Rule: an integer from `least` to `most`, or one of the `special` ones, stored as what they map to."""
     outside = [value for value in special if not least <= value <= most]
     allowed = f"a whole number from {least} to {most}" + "".join(f", or {value}" for value in outside)
 
@@ -122,7 +122,7 @@ def number(least: float, most: float = sys.float_info.max, *, above: bool = Fals
     )
 
     def check(name: str, value: Any) -> float:
-        # NaN and numbers too large for a float fail the comparison.
+        # NaN fails the comparison. So does an integer that is too large for float().
         if not _is_number(value, Real) or not least <= value <= most or (above and value == least):
             refuse(name, value, allowed)
         return float(value)
@@ -144,7 +144,7 @@ def one_of(kind: type[enum.Enum]) -> Rule:
 
 
 def text(*, blank: bool = True, forbidden: str | None = None) -> Rule:
-    """Rule: non-empty text that UTF-8 can encode; `blank` = it may be only white space."""
+    """Rule: non-empty text that UTF-8 can encode; `blank` = it may be white space alone."""
     allowed = "non-empty text" + ("" if blank else ", and more than white space")
     if forbidden is not None:
         allowed += f", without {forbidden!r}"
@@ -183,7 +183,7 @@ def texts(*, most: int = _MAX_COUNT) -> Rule:
 
 
 def mapping(key_rule: Rule, value_rule: Rule) -> Rule:
-    """Rule: an object whose keys and values pass their rules, stored as a dict; an empty one as None."""
+    """Rule: an object whose keys and values pass their rules, stored as a dict, or as None if it is empty."""
 
     def check(name: str, value: Any) -> dict[Any, Any] | None:
         if not isinstance(value, Mapping):
@@ -200,7 +200,7 @@ def mapping(key_rule: Rule, value_rule: Rule) -> Rule:
 
 
 def struct(kind: type[CheckedStruct]) -> Rule:
-    """Rule: a `kind`, or an object with its fields."""
+    """Rule: a `kind`, or an object with the fields of `kind`. Stored as a `kind`."""
 
     def check(name: str, value: Any) -> CheckedStruct:
         if isinstance(value, kind):
@@ -219,7 +219,7 @@ def struct(kind: type[CheckedStruct]) -> Rule:
 
 
 def plain_data(name: str, value: Any) -> Any:
-    """Rule: an object of JSON values, at most MAX_NESTING levels deep; an empty one is stored as None."""
+    """Rule: an object of JSON values, at most MAX_NESTING levels deep; stored as None if it is empty."""
     if not isinstance(value, Mapping):
         refuse(name, value, "an object")
     level: list[Any] = [value]
@@ -245,7 +245,10 @@ def json_document(name: str, value: Any) -> Any:
 
 
 def _inner_containers(name: str, container: Any) -> list[Any]:
-    """The lists and objects in `container`. Raises RequestError for what JSON or msgpack cannot encode."""
+    """Return the lists and objects in `container`.
+
+    Raises RequestError for a value that JSON or msgspec cannot encode.
+    """
     if isinstance(container, Mapping):
         for key in container:
             if not isinstance(key, str) or not _is_utf8(key):

@@ -1,1 +1,1 @@
-"""The worker: lays out a planned step as arrays, runs it on a backend, and samples."""
+"""The worker: turns a planned step into arrays, runs the step on a backend, and samples."""

@@ -1,9 +1,8 @@
-"""`InputBatch`: what the worker knows of its requests, one row each, and how a step's `Batch` is made from
-it.
+"""`InputBatch`: the worker's state of its requests, one row each, from which it builds a step's `Batch`.
 
-Rows never move: the scheduler gives a request a row at admission and takes it back at the end or at a
-preemption, and each step names the rows it runs. The worker derives every position, length and slot from the
-row, so the scheduler need not send any of it. The tokens themselves are in the backend's table.
+A request keeps its row from admission to its end or preemption, and each step names the requests that it
+runs. The worker derives every position, length and slot from the row, so the scheduler sends none of these.
+The token ids are in the backend's table.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from octavo.worker.sampling_rows import SamplingRows
 
 
 class InputBatch:
-    """Arrays by row. Mutable: `update` applies a plan, `build` lays it out, `gain` and `settle` count."""
+    """Arrays by row. `update` applies the scheduler's plan, `build` makes a `Batch`, `gain` counts tokens."""
 
     def __init__(self, num_rows: int, max_model_len: int, vocab_size: int, kv_cache: KVCacheConfig) -> None:
         self.num_rows = num_rows
@@ -27,14 +26,14 @@ class InputBatch:
         self.vocab_size = vocab_size
         self.row_of: dict[str, int] = {}
         self.num_tokens = np.zeros(num_rows, np.int64)  # known tokens: prompt and output, without drafts
-        # Tokens whose KV is in the cache once every step that was laid out has run.
+        # Tokens whose KV is in the cache once every step that was built has run.
         self.num_computed_tokens = np.zeros(num_rows, np.int64)
         (block_size,) = {group.spec.block_size for group in kv_cache.groups}  # equal in all groups
         self.block_tables = BlockTables(len(kv_cache.groups), num_rows, max_model_len, block_size)
         self.sampling = SamplingRows(num_rows, vocab_size)
 
     def update(self, output: SchedulerOutput) -> None:
-        """Apply the plan: release rows, fill the rows of new requests, and append new blocks. Mutates."""
+        """Apply the plan: remove finished and preempted requests, admit new ones, append new blocks."""
         for req_id in output.finished_req_ids | output.preempted_req_ids:
             self.row_of.pop(req_id, None)
         for request in output.scheduled_new_reqs:
@@ -45,7 +44,7 @@ class InputBatch:
                 self.block_tables.append_row(self.row_of[req_id], new_block_ids)
 
     def build(self, output: SchedulerOutput) -> Batch:
-        """Lay out the step's tokens. Counts them as computed."""
+        """Build the step's `Batch`, and count its tokens as computed."""
         scheduled = output.num_scheduled_tokens
         # int64, because numpy indexes fastest with it: a fifth of the time of int32.
         rows = np.array([self.row_of[req_id] for req_id in scheduled], np.int64)
@@ -56,8 +55,8 @@ class InputBatch:
         computed = self.num_computed_tokens[rows]  # [n]
         seq_lens = computed + counts  # [n]
         self.num_computed_tokens[rows] = seq_lens
-        token_rows, positions = rows, computed  # [T], if each request runs one token, as in most steps
-        if output.total_num_scheduled_tokens > len(rows):  # every request in the step runs at least one
+        token_rows, positions = rows, computed  # [T] if each request computes one token, as in most steps
+        if output.total_num_scheduled_tokens > len(rows):  # every request in the step computes at least one
             token_rows = rows.repeat(counts)
             positions = np.arange(len(token_rows)) + (seq_lens - ends).repeat(counts)
         drafts = output.scheduled_spec_decode_tokens
@@ -67,14 +66,12 @@ class InputBatch:
         num_known = self.num_tokens[rows]  # [n], with drafts
         if draft_token_ids:
             num_known[list(draft_token_ids)] += list(map(len, draft_token_ids.values()))
-        (sampled_index,) = (
-            seq_lens == num_known
-        ).nonzero()  # [S]: requests whose known tokens are all computed
+        (sampled_index,) = (seq_lens == num_known).nonzero()  # [S]: all known tokens are computed
         sampled_rows, last_indices = rows[sampled_index], ends[sampled_index] - 1
         num_logits = 1 + num_known[sampled_index] - self.num_tokens[sampled_rows]  # [S]
         logits_start_loc = np.zeros(len(sampled_index) + 1, np.int64)
         logits_start_loc[1:] = num_logits.cumsum()
-        # [L], 0 or negative: offset of each row of logits from the last one of its request.
+        # [L], at most 0: distance of each row of logits from the last row of its request.
         offsets = np.arange(logits_start_loc[-1]) - (logits_start_loc[1:] - 1).repeat(num_logits)
         return Batch(
             req_ids=list(scheduled),
@@ -117,12 +114,13 @@ class InputBatch:
         )
 
     def get_sampling_metadata(self, batch: Batch) -> SamplingMetadata:
-        """How each row of logits in `batch` is sampled."""
+        """Return how each row of logits in `batch` is sampled."""
         return self.sampling.get_metadata(batch.logits_rows, batch.logits_positions)
 
     def gain(self, batch: Batch) -> None:
-        """Count the token that each request samples in this step. Requests with drafts are left to `settle`,
-        since it is not known yet how many drafts are accepted.
+        """Count the token that each request without drafts samples in this step.
+
+        The accepted drafts of the other requests are not known yet: `settle` counts the tokens of those.
         """
         rows = batch.rows[batch.sampled_index]
         if batch.draft_token_ids:
@@ -130,8 +128,9 @@ class InputBatch:
         self.num_tokens[rows] += 1
 
     def settle(self, batch: Batch, num_gained: np.ndarray | None) -> None:
-        """Count the `num_gained` [S] tokens of the requests with drafts, and roll back the KV of rejected
-        drafts.
+        """Count the `num_gained` [S] tokens of the requests with drafts.
+
+        The KV of rejected drafts no longer counts as computed.
         """
         if not batch.draft_token_ids or num_gained is None:
             return

@@ -1,6 +1,6 @@
-"""`ModelRunner`: the worker's part of a step, a fixed sequence with five points at which features act.
+"""`ModelRunner`: the worker's part of a step, a fixed sequence with five hooks for features.
 
-It knows no feature by name. An `Extension` keeps the state of its feature.
+It names no feature. A feature's `Extension` keeps the feature's state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ExecuteModelState(NamedTuple):
 
 
 class ModelRunner:
-    """Runs steps on one backend. `execute_model` and `sample_tokens` are called strictly in turn."""
+    """Runs steps on one backend. Calls of `execute_model` and `sample_tokens` must alternate."""
 
     def __init__(
         self, backend: Backend, input_batch: InputBatch, extensions: Sequence[Extension] = ()
@@ -39,11 +39,11 @@ class ModelRunner:
         self.input_batch = input_batch
         self.extensions = extensions
         self._state: ExecuteModelState | None = None
-        self._last = PendingOutput(_no_output)  # the results of the last step
+        self._last = PendingOutput(_no_output)  # output of the last step
 
     def execute_model(self, output: SchedulerOutput) -> None:
         """Run the model over the step's tokens and keep the logits of the requests that sample."""
-        self._state = None  # an interrupt may have left a step half done
+        self._state = None  # an interrupt may have left a step unfinished
         self._update(output)
         if not output.total_num_scheduled_tokens:
             return
@@ -61,7 +61,7 @@ class ModelRunner:
         state, self._state = self._state, None
         if state is None:
             return PendingOutput(_no_output)
-        self._last.settle()  # before_sample needs the last step's after_sample
+        self._last.settle()  # features need the tokens that the step before has sampled
         batch = state.batch
         adjustments = LogitsAdjustments(batch.num_logits, self.input_batch.vocab_size)
         for extension in self.extensions:
@@ -89,7 +89,7 @@ class ModelRunner:
             self.backend.copy_blocks(np.array(sources, np.int32), np.array(destinations, np.int32))
 
     def _take_in(self, batch: Batch, sampled: SamplerOutput) -> ModelRunnerOutput:
-        """Convert the sampled tokens and logprobs to the results by request."""
+        """Return the sampled tokens and logprobs by request, and update rows and features."""
         self.input_batch.settle(batch, sampled.num_gained)
         output = ModelRunnerOutput(sampled_token_ids={}, logprobs={})
         token_ids = sampled.sampled_token_ids.tolist()
@@ -108,7 +108,7 @@ class ModelRunner:
 
 
 class PendingOutput:
-    """The results of a step, computed by `take_in` when first needed. Thread-safe."""
+    """The output of a step, made when it is first needed. Any thread may call its methods."""
 
     def __init__(self, take_in: Callable[[], ModelRunnerOutput]) -> None:
         self._take_in = take_in
@@ -116,7 +116,7 @@ class PendingOutput:
         self._lock = threading.Lock()
 
     def settle(self) -> None:
-        """Wait for the results. Keeps an error, which `result` raises."""
+        """Wait for the output. An error is kept, and `result` raises it."""
         with self._lock:
             if self._output.done():
                 return
@@ -126,7 +126,7 @@ class PendingOutput:
                 self._output.set_exception(error)
 
     def result(self) -> ModelRunnerOutput:
-        """Wait for the results and return them. Raises the error of the step."""
+        """Wait for the output and return it. Raises the error of the step, if it failed."""
         self.settle()
         return self._output.result()
 

@@ -1,4 +1,4 @@
-"""`SamplingRows`: sampling parameters by row, as arrays. A step gathers them without a Python loop."""
+"""`SamplingRows`: sampling parameters as arrays by row, so that a step needs no loop over requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from octavo.types.sampling import NO_LOGPROBS, SamplingMetadata
 
 
 class SamplingRows:
-    """Sampling parameters by row. Mutable: a request that takes a row overwrites it."""
+    """Sampling parameters by row. A row is overwritten when a request is admitted to it."""
 
     def __init__(self, num_rows: int, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -21,7 +21,7 @@ class SamplingRows:
         self.num_logprobs = np.full(num_rows, NO_LOGPROBS, np.int32)
 
     def set_row(self, row: int, params: SamplingParams) -> None:
-        """Set the parameters of `row`. `params` must have a seed; the front end has chosen one."""
+        """Store `params` for `row`. They must have a seed: the front end draws one if the user gave none."""
         assert params.seed is not None, "a request reached the worker without a seed"
         self.temperature[row] = 0 if params.greedy else params.temperature
         self.top_k[row] = max(params.top_k, 0)
@@ -34,7 +34,7 @@ class SamplingRows:
             self.num_logprobs[row] = self.vocab_size if params.logprobs < 0 else params.logprobs
 
     def get_metadata(self, rows: np.ndarray, positions: np.ndarray) -> SamplingMetadata:
-        """The parameters of `rows` [L], which sample the tokens at `positions` [L]."""
+        """Return the parameters of `rows` [L]. Each row samples the token at its position [L]."""
         return SamplingMetadata(
             temperature=self.temperature[rows],
             top_k=self.top_k[rows],
