@@ -49,9 +49,8 @@ class KVCacheManager:
         # Of the step that is being planned. By the digest of a block: tokens that a request runs in the step
         # towards that block, which it completes in this step or a later one.
         self._coming: dict[bytes, int] = {}
-        self._unpublished: list[
-            tuple[RequestBlocks, int, int]
-        ] = []  # states: published when the plan is complete
+        # Recurrent states, which are published when the plan is complete.
+        self._unpublished: list[tuple[RequestBlocks, int, int]] = []
         self._no_blocks: BlockIds = tuple([[] for _ in config.groups])
         self._no_hit = CacheHit(tuple([[] for _ in config.groups]), 0)
 
@@ -117,7 +116,7 @@ class KVCacheManager:
         self, request: CacheableRequest, num_new_tokens: int, hit: CacheHit | None = None
     ) -> BlockIds | None:
         """Secure blocks for `num_new_tokens` tokens after the computed ones (after `hit`, for a request that
-        starts), and publish the blocks that these tokens fill.
+        starts), and publish the blocks that prompt tokens among them fill.
 
         All or nothing. Returns, per group, the ids of the blocks added to the request's tables: first those
         of the hit; 0 where a table needs no block. Returns None when there are too few free blocks. Then
@@ -128,12 +127,9 @@ class KVCacheManager:
         """
         if hit is None:
             start, blocks = request.num_computed_tokens, self._blocks_of[request.request_id]
-            if start >= blocks.num_prompt_tokens:
-                # Most steps of most requests. What they fill is published when its tokens are known.
-                num_tokens = start + num_new_tokens
-                fits = num_tokens <= blocks.num_slots
-                return self._no_blocks if fits else self._allocate_more(blocks, num_tokens)
             block_ids = self._allocate_more(blocks, start + num_new_tokens)
+            if start >= blocks.num_prompt_tokens:
+                return block_ids  # most steps: what they fill is published when its tokens are known
         else:
             start = hit.num_tokens
             block_ids = self._allocate_first(request, num_new_tokens, hit)
